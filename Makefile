@@ -1,0 +1,53 @@
+# Two commands: `make run` shows Penstock at work, `make test` proves it. Both set up .venv first, once.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench lock clean
+
+help: ## say what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: $(READY) ## set up and show Penstock at work
+	@$(BIN)/penstock demo
+
+test: $(READY) ## set up and run all tests
+	@echo "→ tests"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, and which module may import which
+	@echo "→ ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "→ mypy --strict"
+	@$(BIN)/mypy
+	@echo "→ import-linter"
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: $(READY) ## format the code
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+bench: $(READY) ## measure the memory store
+	@$(BIN)/python benchmarks/memory_store.py $(ARGS)
+
+# Everything installed is pinned by hash; nothing is built with anything that is not.
+$(READY): requirements.lock pyproject.toml
+	@echo "→ setting up $(VENV) with $$($(PYTHON) --version) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: ## pin the newest versions of everything, by hash
+	@$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install --quiet uv
+	@.lock-venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
+		--custom-compile-command "make lock" --output-file requirements.lock
+	@rm -rf .lock-venv
+
+clean: ## remove what was made
+	rm -rf $(VENV) .lock-venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

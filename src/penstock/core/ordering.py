@@ -1,0 +1,368 @@
+"""Which job of a queue is next: priority, fair turns, age; limits, ordering keys and pauses observed.
+
+A lane is the index over one queue's queued jobs. It holds no truth of its own: it is told of every change
+of a job and can be rebuilt from the jobs. Entries that no longer apply are dropped when they come up.
+
+    later     queued, not yet due                              (run_at, id)
+    Group     due jobs of one key                              (-priority, run_at, id)
+    rotation  the groups that may be served now                (-priority, turn, run_at, id) of each one's first job
+    Order     jobs that share an ordering key; only its first  (scheduled_at, id)
+              is let into later or a group, and only while none of them runs
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+from heapq import heappop, heappush
+
+from penstock.core.job import Job, JobId, Status
+from penstock.core.settings import QueueSettings
+from penstock.core.timers import Timers
+
+MOST_IDLE_GROUPS = 10_000
+"""Keys without jobs whose last turn is remembered; a key forgotten is served first when it comes back."""
+
+_IN_ORDER = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
+"""States in which a job keeps its place behind its ordering key. A held job stops the line: a person decides."""
+
+
+Turns = tuple[datetime | None, int, datetime | None, int]
+"""How far rates and turns of a queue and one of its keys have been used up."""
+
+
+class Group:
+    """The due jobs of one key."""
+
+    __slots__ = ("entry", "full_until", "heap", "key", "running", "turn")
+
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+        self.heap: list[tuple[int, datetime, JobId]] = []
+        self.running = 0
+        self.full_until: datetime | None = None
+        self.turn = 0
+        self.entry: tuple[int, int, datetime, JobId, Group] | None = None
+        """What stands for it in the rotation; None while it has nothing to serve or may not."""
+
+
+class Order:
+    """The jobs of one ordering key."""
+
+    __slots__ = ("admitted", "heap", "running")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[datetime, JobId]] = []
+        self.running: JobId | None = None
+        self.admitted: JobId | None = None
+
+
+class Lane:
+    """One queue: its settings, what runs, and what is next."""
+
+    def __init__(self, name: str, jobs: Mapping[JobId, Job]) -> None:
+        self.name = name
+        self.settings = QueueSettings()
+        self.running = 0
+        self.counts = dict.fromkeys(Status, 0)
+        self._jobs = jobs
+        self._full_until: datetime | None = None
+        self._turn = 0
+        self._groups: dict[str | None, Group] = {}
+        self._idle: OrderedDict[str | None, Group] = OrderedDict()
+        self._rotation: list[tuple[int, int, datetime, JobId, Group]] = []
+        self._throttled: list[tuple[datetime, str]] = []
+        self._orders: dict[str, Order] = {}
+        self._later = Timers(self._is_queued)
+        self._queued = Timers(self._is_queued)
+        self._stale = 0
+
+    # ── Being told ────────────────────────────────────────────────────────────────────────────────
+
+    def configure(self, settings: QueueSettings, now: datetime) -> None:
+        self.settings = settings
+        # Any key may be free or barred now, and turns may count or not.
+        for group in list(self._groups.values()):
+            self._list(group, now)
+
+    def joined(self, job: Job, was: Status | None, now: datetime) -> None:
+        """A job became queued."""
+        self._queued.set(job.run_at, job.id)
+        ordering_key = job.asked.ordering_key
+        if ordering_key is None:
+            self._offer(job, now)
+            return
+        order = self._orders.get(ordering_key)
+        if order is None:
+            order = self._orders[ordering_key] = Order()
+        if was not in _IN_ORDER:
+            heappush(order.heap, (job.scheduled_at, job.id))
+        self._admit(ordering_key, order, now)
+
+    def dropped(self, job: Job, now: datetime) -> None:
+        """A queued job left without being leased."""
+        self._leave_order(job, now)
+        self._stale += 1
+        if self._stale > 1024 and self._stale > self.counts[Status.QUEUED]:
+            self._compact(now)
+
+    def took(self, job: Job, now: datetime) -> None:
+        """A queued job was leased."""
+        self.running += 1
+        asked = job.asked
+        group = self._groups.get(asked.key) or self._group(asked.key)
+        group.running += 1
+        settings = self.settings
+        if settings.rate is not None:
+            self._full_until = settings.rate.use(self._full_until, now)
+        if settings.rate_per_key is not None and asked.key is not None:
+            group.full_until = settings.rate_per_key.use(group.full_until, now)
+        if settings.fair:
+            self._turn += 1
+            group.turn = self._turn
+        if asked.ordering_key is not None:
+            order = self._orders[asked.ordering_key]
+            order.running, order.admitted = job.id, None
+        if group.heap and group.heap[0][2] == job.id:
+            heappop(group.heap)
+        self._list(group, now)
+
+    def left(self, job: Job, now: datetime) -> None:
+        """A job is running no longer."""
+        self.running -= 1
+        group = self._groups[job.asked.key]
+        group.running -= 1
+        if group.entry is None:
+            self._list(group, now)
+        self._leave_order(job, now)
+
+    def unheld(self, job: Job, now: datetime) -> None:
+        """A held job is held no longer: the line behind it may move."""
+        self._leave_order(job, now)
+
+    # ── Being asked ───────────────────────────────────────────────────────────────────────────────
+
+    def next(self, now: datetime) -> Job | None:
+        """The job that should be leased next, if any may be."""
+        if self._barred(now) is not None:
+            return None
+        self._let_in(now)
+        rotation = self._rotation
+        while rotation:
+            entry = rotation[0]
+            group = entry[4]
+            if entry is not group.entry:
+                heappop(rotation)
+                continue
+            job = self._jobs.get(entry[3])
+            if (
+                job is not None
+                and self._may_be_first(job, entry[2], now)
+                and group.heap[0][2] == job.id
+                and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
+            ):
+                return job
+            heappop(rotation)
+            group.entry = None
+            self._list(group, now)
+        return None
+
+    def why_not(self, job: Job, now: datetime) -> str | None:
+        """Why a job of this queue may not be leased now; None if it may."""
+        if job.status is not Status.QUEUED:
+            return f"it is {job.status}"
+        if job.run_at > now:
+            return f"it is due at {job.run_at.isoformat()}"
+        if (barred := self._barred(now)) is not None:
+            return barred
+        group = self._groups.get(job.asked.key) or self._idle.get(job.asked.key)
+        if group is not None and (barred := self._group_barred(group, now)) is not None:
+            return barred
+        ordering_key = job.asked.ordering_key
+        if ordering_key is not None and self._orders[ordering_key].admitted != job.id:
+            return f"another job with the ordering key {ordering_key!r} goes first"
+        return None
+
+    def oldest_run_at(self) -> datetime | None:
+        return self._queued.first()
+
+    def next_at(self, now: datetime) -> datetime | None:
+        """The next moment at which time alone may let a job of this queue out: never later than the truth."""
+        if self.next(now) is not None:
+            return now
+        self._let_in(now)
+        moments = [self._later.first(), self._throttled[0][0] if self._throttled else None]
+        if self._rotation and self.settings.rate is not None and self._full_until is not None:
+            moments.append(self.settings.rate.opens_at(self._full_until))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # ── Trying out ────────────────────────────────────────────────────────────────────────────────
+
+    def turns(self, job: Job) -> Turns:
+        """What taking this job changes for good, to be given to `untake`."""
+        group = self._group(job.asked.key)
+        return self._full_until, self._turn, group.full_until, group.turn
+
+    def untake(self, job: Job, before: Turns, now: datetime) -> None:
+        """Undo `took`: the job is queued again and was never chosen."""
+        group = self._groups[job.asked.key]
+        self._full_until, self._turn, group.full_until, group.turn = before
+        self.left(job, now)
+        if job.asked.ordering_key is None:
+            self._offer(job, now)
+        self._list(group, now)
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _barred(self, now: datetime) -> str | None:
+        """Why nothing of this queue may be leased now."""
+        settings = self.settings
+        if settings.paused:
+            return "the queue is paused"
+        if settings.max_concurrency is not None and self.running >= settings.max_concurrency:
+            return f"the queue runs its {settings.max_concurrency} jobs at once already"
+        if settings.rate is not None and self._full_until is not None:
+            opens_at = settings.rate.opens_at(self._full_until)
+            if opens_at > now:
+                return f"the queue's rate is used up until {opens_at.isoformat()}"
+        return None
+
+    def _group_barred(self, group: Group, now: datetime) -> str | None:
+        """Why nothing of this key may be leased now."""
+        settings = self.settings
+        if group.key is None:
+            return None
+        if settings.max_concurrency_per_key is not None and group.running >= settings.max_concurrency_per_key:
+            return f"the key {group.key!r} runs its {settings.max_concurrency_per_key} jobs at once already"
+        if settings.rate_per_key is not None and group.full_until is not None:
+            opens_at = settings.rate_per_key.opens_at(group.full_until)
+            if opens_at > now:
+                return f"the rate of the key {group.key!r} is used up until {opens_at.isoformat()}"
+        return None
+
+    def _let_in(self, now: datetime) -> None:
+        """Let in what became due, and keys whose rate has opened again."""
+        later = self._later
+        while (at := later.first()) is not None and at <= now:
+            self._ready(self._jobs[later.pop()[1]], now)
+        throttled = self._throttled
+        while throttled and throttled[0][0] <= now:
+            group = self._groups.get(heappop(throttled)[1])
+            if group is not None and group.entry is None:
+                self._list(group, now)
+
+    def _offer(self, job: Job, now: datetime) -> None:
+        if job.run_at > now:
+            self._later.set(job.run_at, job.asked.id)
+        else:
+            self._ready(job, now)
+
+    def _ready(self, job: Job, now: datetime) -> None:
+        asked = job.asked
+        group = self._groups.get(asked.key) or self._group(asked.key)
+        entry = (-asked.priority, job.run_at, asked.id)
+        heappush(group.heap, entry)
+        if group.heap[0] is entry:
+            self._list(group, now)
+
+    def _group(self, key: str | None) -> Group:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._idle.pop(key) if key in self._idle else Group(key)
+            self._groups[key] = group
+        return group
+
+    def _list(self, group: Group, now: datetime) -> None:
+        """Put a group where it belongs in the rotation, by its first job, or take it out."""
+        heap = group.heap
+        while heap:
+            job = self._jobs.get(heap[0][2])
+            if job is not None and self._may_be_first(job, heap[0][1], now):
+                break
+            heappop(heap)
+            if (
+                job is not None
+                and job.status is Status.QUEUED
+                and job.run_at > now
+                and self._is_admitted(job)
+            ):
+                self._later.set(job.run_at, job.asked.id)  # the clock was set back
+        if not heap:
+            group.entry = None
+            if group.running == 0:
+                self._retire(group, now)
+        elif self._group_barred(group, now) is not None:
+            group.entry = None
+            rate = self.settings.rate_per_key
+            if rate is not None and group.key is not None and group.full_until is not None:
+                heappush(self._throttled, (rate.opens_at(group.full_until), group.key))
+        else:
+            priority, run_at, job_id = heap[0]
+            entry = (priority, group.turn if self.settings.fair else 0, run_at, job_id, group)
+            if entry != group.entry:
+                group.entry = entry
+                heappush(self._rotation, entry)
+
+    def _retire(self, group: Group, now: datetime) -> None:
+        """Forget a key that has nothing due and nothing running, unless its turn or its rate still matters."""
+        del self._groups[group.key]
+        if group.turn or (group.full_until is not None and group.full_until > now):
+            self._idle[group.key] = group
+        if len(self._idle) > MOST_IDLE_GROUPS:
+            key, oldest = self._idle.popitem(last=False)
+            if oldest.full_until is not None and oldest.full_until > now:
+                self._idle[key] = oldest  # a rate limit must not be forgotten while it holds
+
+    def _admit(self, ordering_key: str, order: Order, now: datetime) -> None:
+        """Let the first job of an ordering key in, if none of them runs."""
+        heap = order.heap
+        while heap and ((job := self._jobs.get(heap[0][1])) is None or job.status not in _IN_ORDER):
+            heappop(heap)
+        if not heap:
+            del self._orders[ordering_key]
+            return
+        first = self._jobs[heap[0][1]]
+        if order.running is not None or first.status is not Status.QUEUED:
+            order.admitted = None
+        elif order.admitted != first.id:
+            order.admitted = first.id
+            self._offer(first, now)
+
+    def _leave_order(self, job: Job, now: datetime) -> None:
+        ordering_key = job.asked.ordering_key
+        order = None if ordering_key is None else self._orders.get(ordering_key)
+        if ordering_key is None or order is None:
+            return
+        if order.running == job.id:
+            order.running = None
+        if order.admitted == job.id:
+            order.admitted = None
+        self._admit(ordering_key, order, now)
+
+    def _is_queued(self, run_at: datetime, job_id: JobId) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.status is Status.QUEUED and job.run_at == run_at
+
+    def _is_admitted(self, job: Job) -> bool:
+        ordering_key = job.asked.ordering_key
+        return ordering_key is None or self._orders[ordering_key].admitted == job.id
+
+    def _may_be_first(self, job: Job, run_at: datetime, now: datetime) -> bool:
+        """Whether an entry made for this run_at still stands for a job that may be leased."""
+        return (
+            job.status is Status.QUEUED
+            and job.run_at == run_at
+            and run_at <= now
+            and (job.asked.ordering_key is None or self._is_admitted(job))
+        )
+
+    def _compact(self, now: datetime) -> None:
+        """Drop the entries of jobs that left, once they outweigh those that stayed."""
+        self._stale = 0
+        for group in list(self._groups.values()):
+            group.heap = sorted(
+                entry for entry in group.heap if self._is_queued(entry[1], entry[2])
+            )  # a sorted list is a heap
+            self._list(group, now)
+        self._rotation = sorted(entry for entry in self._rotation if entry is entry[4].entry)

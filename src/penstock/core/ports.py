@@ -1,0 +1,141 @@
+"""What a store must do. Every store obeys the rules of core.machine; the conformance suite holds it to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from penstock.core.commands import (
+    Beat,
+    CancelJob,
+    Changed,
+    ConfigureQueue,
+    DropSchedule,
+    Enqueued,
+    Filter,
+    Fire,
+    Fired,
+    Heartbeat,
+    History,
+    Leased,
+    LeaseJobs,
+    Page,
+    PutSchedule,
+    QueueView,
+    RedriveJob,
+    Settle,
+    Settled,
+    Swept,
+)
+from penstock.core.errors import PenstockError
+from penstock.core.job import Job, JobId, NewJob
+from penstock.core.schedule import Schedule
+from penstock.core.settings import QueueSettings
+
+
+class Store(Protocol):
+    """Where jobs live.
+
+    What holds for every call:
+
+    - **Batch first.** A call takes many items and answers each in its place: with a value, or with the
+      error that refused it. Items take effect in the order given. A refused item changes nothing and its
+      neighbours go through.
+    - **Durable before answered.** What an answer says would survive a crash of whatever the store says it
+      survives (memory survives none).
+    - **One tenant.** A call sees and changes the jobs, queues, schedules and keys of its tenant only.
+    - **The store's time.** No caller's clock decides anything. Leases and deadlines that have run out have
+      taken effect, as of the moment they ran out, before a call looks at anything.
+    - **Commands are checked.** `penstock.queue` has checked every value against its limits; a store trusts it.
+    """
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
+        """Make jobs, or answer with the one that stands for it: same id and body, idempotency key, unique key.
+
+        Sending a job again with the same id and body is harmless, so an enqueue whose reply was lost can be repeated.
+        """
+        ...
+
+    async def lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> list[list[Leased] | PenstockError]:
+        """Lease the next jobs of each queue named: highest priority, fair turn, oldest run_at, lowest id.
+
+        No limit is ever exceeded, no job has two live leases, no token is given twice.
+        """
+        ...
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Heartbeat]) -> list[Beat | PenstockError]:
+        """Extend leases from now on; tells whether the job was asked to stop. A stale token gets LeaseLost."""
+        ...
+
+    async def settle(self, tenant: str, settles: Sequence[Settle]) -> list[Settled | PenstockError]:
+        """End leases. A stale token gets LeaseLost and changes nothing; a repeated settle gets its first answer.
+
+        Everything that follows from a job's end, such as its children being let go, happens with it or not at all.
+        """
+        ...
+
+    async def cancel(self, tenant: str, commands: Sequence[CancelJob]) -> list[Changed | PenstockError]:
+        """Cancel jobs that do not run; ask those that do to stop. Cancelling twice is harmless."""
+        ...
+
+    async def redrive(self, tenant: str, commands: Sequence[RedriveJob]) -> list[Changed | PenstockError]:
+        """Bring dead, held and cancelled jobs back, with their history."""
+        ...
+
+    async def configure(
+        self, tenant: str, commands: Sequence[ConfigureQueue]
+    ) -> list[QueueSettings | PenstockError]:
+        """Set some settings of queues; the rest stay. It holds from the next lease on, everywhere."""
+        ...
+
+    async def put_schedules(
+        self, tenant: str, commands: Sequence[PutSchedule]
+    ) -> list[Schedule | PenstockError]:
+        """Make or replace schedules. One declared again unchanged keeps its next fire time."""
+        ...
+
+    async def drop_schedules(
+        self, tenant: str, commands: Sequence[DropSchedule]
+    ) -> list[Schedule | PenstockError]: ...
+
+    async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
+        """Enqueue the due jobs of schedules and move these on, both or neither; of many callers one does it."""
+        ...
+
+    async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]: ...
+
+    async def history(
+        self, tenant: str, subjects: Sequence[tuple[str, str]]
+    ) -> list[History | PenstockError]:
+        """The audit trail of each ("job", id), ("queue", name) or ("schedule", name)."""
+        ...
+
+    async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
+        """The jobs that match, newest id first, from below `after` on. Follow `next` until it is None."""
+        ...
+
+    async def queues(self, tenant: str) -> list[QueueView]:
+        """Every queue that was ever used or set, by name."""
+        ...
+
+    async def schedules(self, tenant: str) -> list[Schedule]:
+        """Every schedule, by name."""
+        ...
+
+    async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
+        """A hint on how long to sleep: when time alone may next let a job out. Never later than the truth."""
+        ...
+
+    async def now(self) -> datetime:
+        """The store's time."""
+        ...
+
+    async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
+        """Do, for every tenant, what time asks for: lost leases, missed deadlines, retention. Never needed for a lease.
+
+        Jobs that ended after `exported_until` stay: the lake has not seen them yet.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,51 @@
+"""A schedule: a cron expression in a time zone, and the job it enqueues at each fire time."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from penstock.core.job import JobId, NewJob
+
+NO_ID = JobId("00000000-0000-0000-0000-000000000000")
+"""Stands in a schedule's job, whose id is made anew at each fire."""
+
+
+class Missed(StrEnum):
+    """What becomes of fire times that passed while no scheduler ran."""
+
+    SKIP = "skip"
+    ONE = "one"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    name: str
+    cron: str
+    job: NewJob
+    tz: str = "UTC"
+    missed: Missed = Missed.ONE
+    paused: bool = False
+    next_fire_at: datetime | None = None
+    """Kept by the store; None when it is paused or never fires again."""
+    last_fire_at: datetime | None = None
+
+
+def fire_job(tenant: str, schedule: Schedule, at: datetime) -> NewJob:
+    """The job of one fire time. Its id is made of schedule and fire time, so that no two can exist."""
+    return replace(
+        schedule.job, id=_fire_id(tenant, schedule.name, at), run_at=at, delay=None, schedule=schedule.name
+    )
+
+
+def _fire_id(tenant: str, name: str, at: datetime) -> JobId:
+    """A UUIDv7 whose time is the fire time and whose random part is a hash of what fires."""
+    digest = hashlib.sha256(f"{tenant}\n{name}\n{at.isoformat()}".encode()).digest()
+    number = int(at.timestamp() * 1000) << 80 | int.from_bytes(digest[:10])
+    number = number & ~(0xF000 << 64) | 0x7000 << 64  # version 7
+    number = number & ~(0xC000 << 48) | 0x8000 << 48  # the RFC 9562 variant
+    return JobId(str(UUID(int=number)))

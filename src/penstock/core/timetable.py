@@ -1,0 +1,57 @@
+"""The schedules of a machine, and the guard that lets each fire time through once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from penstock.core.commands import Fire
+from penstock.core.cron import next_fire
+from penstock.core.errors import ScheduleNotFound
+from penstock.core.schedule import Schedule
+
+
+class Timetable:
+    def __init__(self) -> None:
+        self._schedules: dict[str, Schedule] = {}
+
+    def all(self) -> list[Schedule]:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def get(self, name: str) -> Schedule:
+        schedule = self._schedules.get(name)
+        if schedule is None:
+            raise ScheduleNotFound(name)
+        return schedule
+
+    def put(self, schedule: Schedule, now: datetime) -> Schedule:
+        """Make or replace a schedule. Declaring it again unchanged does not move its next fire time."""
+        old = self._schedules.get(schedule.name)
+        if old is not None:
+            schedule = replace(schedule, last_fire_at=old.last_fire_at)
+        if old is not None and (old.cron, old.tz, old.paused) == (
+            schedule.cron,
+            schedule.tz,
+            schedule.paused,
+        ):
+            # What came due while the program was down to be deployed is missed, not forgotten.
+            schedule = replace(schedule, next_fire_at=old.next_fire_at)
+        else:
+            next_at = None if schedule.paused else next_fire(schedule.cron, schedule.tz, now)
+            schedule = replace(schedule, next_fire_at=next_at)
+        self._schedules[schedule.name] = schedule
+        return schedule
+
+    def drop(self, name: str) -> Schedule:
+        schedule = self.get(name)
+        del self._schedules[name]
+        return schedule
+
+    def pass_on(self, fire: Fire) -> Schedule | None:
+        """Move a schedule on, and return it as it was; None if it no longer stands where the caller saw it."""
+        schedule = self.get(fire.name)
+        if schedule.next_fire_at != fire.due_at:
+            return None
+        last = fire.at[-1] if fire.at else schedule.last_fire_at
+        self._schedules[fire.name] = replace(schedule, last_fire_at=last, next_fire_at=fire.next_fire_at)
+        return schedule

@@ -1,0 +1,404 @@
+"""The one door: check what people send, build commands, ask the store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+import uuid_utils
+
+from penstock.core import bounds, codec
+from penstock.core.commands import (
+    Ack,
+    Beat,
+    CancelJob,
+    Changed,
+    ConfigureQueue,
+    Discard,
+    DropSchedule,
+    Enqueued,
+    Filter,
+    Fired,
+    Heartbeat,
+    History,
+    Leased,
+    LeaseJobs,
+    Nack,
+    Page,
+    PutSchedule,
+    QueueView,
+    RedriveJob,
+    Release,
+    Settle,
+    Settled,
+    Snooze,
+    Swept,
+)
+from penstock.core.cron import plan
+from penstock.core.errors import InvalidInput, PenstockError, ScheduleNotFound
+from penstock.core.job import Job, JobId, LeaseToken, NewJob
+from penstock.core.ports import Store
+from penstock.core.requests import new_filter, new_job, new_schedule
+from penstock.core.schedule import Schedule
+from penstock.core.settings import QueueSettings, checked_settings
+
+Answer = TypeVar("Answer")
+Span = timedelta | float
+"""A duration: a timedelta, or seconds."""
+
+
+class Held(Protocol):
+    """Whoever holds a lease: an answer of `lease`, or anything else that knows the job's id and the token."""
+
+    @property
+    def id(self) -> JobId: ...
+    @property
+    def token(self) -> LeaseToken: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """What became of a change to all jobs that match a filter."""
+
+    matched: int
+    changed: int
+    refused: tuple[PenstockError, ...] = ()
+    """The first hundred refusals."""
+
+
+def new_id() -> JobId:
+    """A UUIDv7; ids made by one process grow."""
+    return JobId(str(uuid_utils.uuid7()))
+
+
+class Queue:
+    """A tenant's jobs in a store. Every face of Penstock, from Python to HTTP, comes through here."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str = "default",
+        actor: str = "app",
+        ids: Callable[[], JobId] = new_id,
+        entropy: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = store
+        self.tenant = bounds.name("tenant", tenant)
+        self.actor = bounds.text("actor", actor, bounds.NAME_CHARS, 1)
+        self._ids = ids
+        self._entropy = entropy
+
+    def for_tenant(self, tenant: str, *, actor: str | None = None) -> Queue:
+        """The same store as another tenant sees it."""
+        return Queue(
+            self.store, tenant=tenant, actor=actor or self.actor, ids=self._ids, entropy=self._entropy
+        )
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────
+
+    def new(self, type: str, payload: object = codec.MISSING, **options: Any) -> NewJob:
+        """A job to be enqueued with others; its id is made here, so that it can be named as a parent."""
+        if payload is not codec.MISSING:
+            options["payload"] = payload
+        return new_job(self._ids(), {"type": type, **options})
+
+    async def enqueue(self, type: str, payload: object = codec.MISSING, **options: Any) -> Enqueued:
+        """Put one job in. Options are the fields of NewJob: queue, priority, run_at, delay, unique_key, …"""
+        return _value(await self.store.enqueue(self.tenant, [self.new(type, payload, **options)]))
+
+    async def enqueue_many(
+        self, items: Iterable[NewJob | Mapping[str, Any]]
+    ) -> list[Enqueued | PenstockError]:
+        """Put many jobs in with one call to the store; each item gets its own answer or its own error."""
+        return await _where_good(items, self._new_job, lambda jobs: self.store.enqueue(self.tenant, jobs))
+
+    def _new_job(self, item: NewJob | Mapping[str, Any]) -> NewJob:
+        if isinstance(item, NewJob):
+            return item
+        if not isinstance(item, Mapping):
+            raise InvalidInput("a job", "be an object with at least a type", item)
+        return new_job(self._ids(), item)
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────
+
+    async def lease(
+        self, queue: str = "default", *, worker: str, limit: int = 1, lease_seconds: float | None = None
+    ) -> list[Leased]:
+        """Lease up to `limit` jobs of a queue. Settle each before its lease runs out, or send heartbeats."""
+        command = LeaseJobs(
+            bounds.name("queue", queue),
+            bounds.text("worker", worker, bounds.NAME_CHARS, 1),
+            bounds.integer("limit", limit, 1, bounds.MOST_LEASED),
+            _lease_seconds(lease_seconds),
+        )
+        return _value(await self.store.lease(self.tenant, [command]))
+
+    async def heartbeat(
+        self, held: Held, *, lease_seconds: float | None = None, progress: object = None
+    ) -> Beat:
+        """Keep a lease for its length from now on. `cancel_requested` in the answer asks the handler to stop."""
+        kept = None
+        if progress is not None:
+            kept = codec.encode(progress, field="progress", limit=bounds.PROGRESS_BYTES)
+        command = Heartbeat(held.id, held.token, _lease_seconds(lease_seconds), kept)
+        return _value(await self.store.heartbeat(self.tenant, [command]))
+
+    async def ack(self, held: Held, result: object = None) -> Settled:
+        """The job succeeded."""
+        return await self._settle(self.acked(held, result))
+
+    async def nack(
+        self, held: Held, error: object, *, retry: bool = True, retry_in: Span | None = None
+    ) -> Settled:
+        """The attempt failed: try again by the retry policy, in `retry_in`, or (retry=False) never."""
+        return await self._settle(self.nacked(held, error, retry=retry, retry_in=retry_in))
+
+    async def release(self, held: Held, *, delay: Span | None = None) -> Settled:
+        """Give the job back; the attempt does not count."""
+        return await self._settle(self.released(held, delay=delay))
+
+    async def snooze(self, held: Held, delay: Span) -> Settled:
+        """Run the job again after a while; the attempt does not count."""
+        return await self._settle(self.snoozed(held, delay))
+
+    async def discard(self, held: Held, reason: str | None = None) -> Settled:
+        """End the job as cancelled: it was asked to stop, or there is nothing left to do."""
+        return await self._settle(self.discarded(held, reason))
+
+    async def settle_many(self, settles: Sequence[Settle]) -> list[Settled | PenstockError]:
+        """Settle many jobs with one call to the store; make the settles with acked, nacked, released, …"""
+        return await self.store.settle(self.tenant, settles)
+
+    def acked(self, held: Held, result: object = None) -> Ack:
+        if result is None:
+            return Ack(held.id, held.token)
+        return Ack(held.id, held.token, codec.encode(result, field="result", limit=bounds.RESULT_BYTES))
+
+    def nacked(self, held: Held, error: object, *, retry: bool = True, retry_in: Span | None = None) -> Nack:
+        return Nack(
+            held.id,
+            held.token,
+            bounds.error_text(error),
+            bounds.flag("retry", retry),
+            None if retry_in is None else bounds.span("retry_in", retry_in),
+            self._entropy(),
+        )
+
+    def released(self, held: Held, *, delay: Span | None = None) -> Release:
+        return Release(held.id, held.token, None if delay is None else bounds.span("delay", delay))
+
+    def snoozed(self, held: Held, delay: Span) -> Snooze:
+        return Snooze(held.id, held.token, bounds.span("delay", delay))
+
+    def discarded(self, held: Held, reason: str | None = None) -> Discard:
+        return Discard(held.id, held.token, None if reason is None else bounds.error_text(reason))
+
+    async def _settle(self, settle: Settle) -> Settled:
+        return _value(await self.store.settle(self.tenant, [settle]))
+
+    async def next_at(self, queues: Sequence[str]) -> datetime | None:
+        """When time alone may next let a job of these queues out; never later than the truth."""
+        return await self.store.next_at(self.tenant, queues)
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, job_id: str) -> Job:
+        return _value(await self.store.get(self.tenant, [_id(job_id)]))
+
+    async def history(self, name: str, kind: Literal["job", "queue", "schedule"] = "job") -> History:
+        """The audit trail of a job, a queue or a schedule."""
+        subject = (kind, _id(name) if kind == "job" else bounds.name(kind, name))
+        return _value(await self.store.history(self.tenant, [subject]))
+
+    async def find(self, *, after: str | None = None, limit: int = 100, **conditions: Any) -> Page:
+        """A page of the jobs that match, newest first; conditions are the fields of Filter."""
+        bounds.integer("limit", limit, 1, bounds.MOST_LISTED)
+        cursor = None if after is None else _id(after, "after")
+        return await self.store.find(self.tenant, new_filter(conditions), after=cursor, limit=limit)
+
+    async def find_all(self, **conditions: Any) -> AsyncIterator[Job]:
+        """All jobs that match, newest first."""
+        async for page in self._pages(new_filter(conditions)):
+            for job in page.jobs:
+                yield job
+
+    async def _pages(self, filter: Filter) -> AsyncIterator[Page]:
+        page = await self.store.find(self.tenant, filter, after=None, limit=bounds.MOST_LISTED)
+        yield page
+        while page.next is not None:
+            page = await self.store.find(self.tenant, filter, after=page.next, limit=bounds.MOST_LISTED)
+            yield page
+
+    # ── Operating ─────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, job_id: str, reason: str | None = None) -> Changed:
+        """Cancel a job that does not run, at once; ask one that runs to stop."""
+        command = CancelJob(_id(job_id), self.actor, _reason(reason))
+        return _value(await self.store.cancel(self.tenant, [command]))
+
+    async def redrive(self, job_id: str, reason: str | None = None, *, descendants: bool = True) -> Changed:
+        """Bring a dead, held or cancelled job back, and those that were cancelled because it failed."""
+        command = RedriveJob(_id(job_id), self.actor, _reason(reason), descendants)
+        return _value(await self.store.redrive(self.tenant, [command]))
+
+    async def cancel_matching(
+        self, reason: str | None = None, *, dry_run: bool = False, **conditions: Any
+    ) -> Bulk:
+        """Cancel all jobs that match, page by page; `dry_run` only counts them."""
+
+        def cancel(jobs: Sequence[Job]) -> Any:
+            commands = [CancelJob(job.id, self.actor, _reason(reason)) for job in jobs]
+            return self.store.cancel(self.tenant, commands)
+
+        return await self._bulk(cancel, new_filter(conditions), dry_run)
+
+    async def redrive_matching(
+        self, reason: str | None = None, *, dry_run: bool = False, **conditions: Any
+    ) -> Bulk:
+        """Bring back all jobs that match, page by page; `dry_run` only counts them."""
+
+        def redrive(jobs: Sequence[Job]) -> Any:
+            commands = [RedriveJob(job.id, self.actor, _reason(reason)) for job in jobs]
+            return self.store.redrive(self.tenant, commands)
+
+        return await self._bulk(redrive, new_filter(conditions), dry_run)
+
+    async def _bulk(self, act: Callable[[Sequence[Job]], Any], filter: Filter, dry_run: bool) -> Bulk:
+        matched = changed = 0
+        refused: list[PenstockError] = []
+        async for page in self._pages(filter):
+            matched += len(page.jobs)
+            if dry_run or not page.jobs:
+                continue
+            answers = await act(page.jobs)
+            errors = [answer for answer in answers if isinstance(answer, PenstockError)]
+            changed += len(answers) - len(errors)
+            refused += errors[: 100 - len(refused)]
+        return Bulk(matched, changed, tuple(refused))
+
+    async def configure(self, queue: str, *, reason: str | None = None, **changes: Any) -> QueueSettings:
+        """Set some of a queue's settings; the fields of QueueSettings."""
+        command = ConfigureQueue(
+            bounds.name("queue", queue), checked_settings(changes), self.actor, _reason(reason)
+        )
+        return _value(await self.store.configure(self.tenant, [command]))
+
+    async def pause(self, queue: str, reason: str | None = None) -> QueueSettings:
+        """Lease no more jobs of a queue; running ones finish, new ones are taken in."""
+        return await self.configure(queue, reason=reason, paused=True)
+
+    async def resume(self, queue: str, reason: str | None = None) -> QueueSettings:
+        return await self.configure(queue, reason=reason, paused=False)
+
+    async def queues(self) -> list[QueueView]:
+        """Every queue: its settings, and how many of its jobs are in each state."""
+        return await self.store.queues(self.tenant)
+
+    async def queue(self, name: str) -> QueueView:
+        """One queue; one that nobody has used yet has the default settings and no jobs."""
+        bounds.name("queue", name)
+        return next(
+            (view for view in await self.queues() if view.name == name), QueueView(name, QueueSettings())
+        )
+
+    # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
+
+    async def put_schedule(
+        self, name: str, cron: str, job: Mapping[str, Any], *, reason: str | None = None, **options: Any
+    ) -> Schedule:
+        """Enqueue a job at each time of a cron expression; options are tz, missed and paused."""
+        command = PutSchedule(new_schedule(name, cron, job, **options), self.actor, _reason(reason))
+        return _value(await self.store.put_schedules(self.tenant, [command]))
+
+    async def pause_schedule(self, name: str, reason: str | None = None) -> Schedule:
+        return await self._set_paused(name, True, reason)
+
+    async def resume_schedule(self, name: str, reason: str | None = None) -> Schedule:
+        """Fire again from now on; times that passed meanwhile are not missed, they were off."""
+        return await self._set_paused(name, False, reason)
+
+    async def _set_paused(self, name: str, paused: bool, reason: str | None) -> Schedule:
+        schedule = await self.schedule(name)
+        command = PutSchedule(replace(schedule, paused=paused), self.actor, _reason(reason))
+        return _value(await self.store.put_schedules(self.tenant, [command]))
+
+    async def drop_schedule(self, name: str, reason: str | None = None) -> Schedule:
+        command = DropSchedule(bounds.name("name", name), self.actor, _reason(reason))
+        return _value(await self.store.drop_schedules(self.tenant, [command]))
+
+    async def schedules(self) -> list[Schedule]:
+        return await self.store.schedules(self.tenant)
+
+    async def schedule(self, name: str) -> Schedule:
+        found = next((schedule for schedule in await self.schedules() if schedule.name == name), None)
+        if found is None:
+            raise ScheduleNotFound(name)
+        return found
+
+    async def fire_due(self) -> list[Fired]:
+        """Enqueue the jobs of all schedules that are due. Any number of processes may call this at any time."""
+        now = await self.store.now()
+        fires = [fire for schedule in await self.schedules() if (fire := plan(schedule, now)) is not None]
+        answers = await self.store.fire(self.tenant, fires) if fires else []
+        return [answer for answer in answers if isinstance(answer, Fired)]
+
+    async def sweep(self, *, limit: int = 10_000) -> Swept:
+        """Do what time asks for, for all tenants: lost leases, missed deadlines, retention."""
+        return await self.store.sweep(limit=limit)
+
+
+def _value(answers: Sequence[Answer | PenstockError]) -> Answer:
+    """The answer to a batch of one."""
+    [answer] = answers
+    if isinstance(answer, PenstockError):
+        raise answer
+    return answer
+
+
+Item = TypeVar("Item")
+Command = TypeVar("Command")
+
+
+async def _where_good(
+    items: Iterable[Item],
+    build: Callable[[Item], Command],
+    ask: Callable[[list[Command]], Any],
+) -> list[Any]:
+    """Ask the store about the items that can be built, and put the others' errors in their places."""
+    built: list[Command] = []
+    answers: list[Any] = []
+    for item in items:
+        try:
+            built.append(build(item))
+            answers.append(None)
+        except PenstockError as error:
+            answers.append(error)
+    if not built:
+        return answers
+    given = iter(await ask(built))
+    return [next(given) if answer is None else answer for answer in answers]
+
+
+def _id(value: object, field: str = "job id") -> JobId:
+    return JobId(bounds.job_id(field, value))
+
+
+def _reason(value: str | None) -> str | None:
+    return None if value is None else bounds.text("reason", value)
+
+
+def _lease_seconds(value: float | None) -> float | None:
+    return None if value is None else bounds.number("lease_seconds", value, 1, bounds.LONGEST_LEASE_SECONDS)

@@ -1,0 +1,1 @@
+"""Where jobs live. Each store implements core.ports.Store."""
