@@ -12,7 +12,7 @@ help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 run: $(READY) ## set up and show Penstock at work
-	@$(BIN)/penstock demo
+	@$(BIN)/penstock demo --output table
 
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"

@@ -1,19 +1,16 @@
-"""One fixture decides where the conformance suite runs: adding a store is adding a line to STORES."""
+"""One fixture decides where the conformance suite runs: every store in support/stores.py."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from penstock.core.commands import Leased, Settled
 from penstock.core.ports import Store
 from penstock.queue import Queue
-from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock, counting_ids
-
-STORES: dict[str, Callable[[FakeClock], Store]] = {
-    "memory": MemoryStore,
-}
+from support.stores import STORES
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,3 +36,18 @@ async def store(store_name: str, clock: FakeClock) -> AsyncIterator[Store]:
 async def queue(store: Store) -> Queue:
     """A queue on the store under test. Jitter is always half of what it may be, so waits are known."""
     return Queue(store, actor="ada", ids=counting_ids(), entropy=lambda: 0.5)
+
+
+SETTLES: dict[str, Callable[[Queue, Leased], Awaitable[Settled]]] = {
+    "ack": lambda queue, held: queue.ack(held, {"done": True}),
+    "nack": lambda queue, held: queue.nack(held, "boom", retry_in=10),
+    "release": lambda queue, held: queue.release(held),
+    "snooze": lambda queue, held: queue.snooze(held, 10),
+    "discard": lambda queue, held: queue.discard(held, "nothing left to do"),
+}
+
+
+@pytest.fixture(params=SETTLES)
+def settle(request: pytest.FixtureRequest) -> Callable[[Queue, Leased], Awaitable[Settled]]:
+    """Each way to end a lease in turn: `await settle(queue, leased)`."""
+    return SETTLES[request.param]

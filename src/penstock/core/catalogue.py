@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from penstock.core.commands import Filter, Page
@@ -21,8 +21,10 @@ class Catalogue:
         ids = self._ids
         if not ids or ids[-1] < job_id:
             ids.append(job_id)  # ids grow with time: nearly always this
-        else:
-            insort(ids, job_id)
+            return
+        place = bisect_left(ids, job_id)
+        if ids[place] != job_id:  # else it was here before, left, and is not tidied away yet
+            ids.insert(place, job_id)
 
     def tidy(self) -> None:
         """Forget the ids of jobs that have left, once they are most of what is here."""

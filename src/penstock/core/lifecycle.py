@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from penstock.core.commands import Ack, Discard, Nack, Release, Settle, Snooze
 from penstock.core.errors import LeaseLost, NotAllowed
-from penstock.core.job import Attempt, Cause, Job, Lease, LeaseToken, OnExhausted, Outcome, Status
+from penstock.core.job import Attempt, Cause, Job, Lease, LeaseToken, OnExhausted, Outcome, Status, evolve
 from penstock.core.settings import Policy, QueueSettings
 
 
@@ -90,7 +90,7 @@ def move(job: Job, verb: Verb, to: Status, **changes: Any) -> Job:
     """Make one move of the table, or refuse it."""
     if to not in MOVES.get((verb, job.status), ()):
         raise NotAllowed(job.id, verb, job.status)
-    return replace(job, status=to, **changes)
+    return evolve(job, status=to, **changes)
 
 
 def take(job: Job, lease: Lease) -> Job:
@@ -200,7 +200,7 @@ def _exhaust(
 
 def _return(job: Job, verb: Verb, now: datetime, run_at: datetime) -> tuple[Job, Attempt]:
     """Queue a job again without using up the attempt."""
-    job = replace(job, attempts=job.attempts - 1)
+    job = evolve(job, attempts=job.attempts - 1)
     if job.cancel_requested:
         return _end(job, verb, now, Status.CANCELLED, cause=Cause.CANCELLED)
     return _end(job, verb, now, Status.QUEUED, run_at=run_at)

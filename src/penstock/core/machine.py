@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -51,7 +50,19 @@ from penstock.core.errors import (
     UniqueConflict,
 )
 from penstock.core.flow import Flow
-from penstock.core.job import Attempt, Cause, Change, Job, JobId, Lease, LeaseToken, NewJob, Record, Status
+from penstock.core.job import (
+    Attempt,
+    Cause,
+    Change,
+    Job,
+    JobId,
+    Lease,
+    LeaseToken,
+    NewJob,
+    Record,
+    Status,
+    evolve,
+)
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, MOVES, Verb
 from penstock.core.ordering import Lane, Turns
@@ -171,7 +182,7 @@ class Machine:
         tried: list[tuple[Job, Turns]] = []
         while len(tried) < limit and (job := lane.next(now)) is not None:
             tried.append((job, lane.turns(job)))
-            self._jobs[job.id] = replace(job, status=Status.RUNNING)
+            self._jobs[job.id] = evolve(job, status=Status.RUNNING)
             lane.took(job, now)
         for job, before in reversed(tried):
             self._jobs[job.id] = job
@@ -297,20 +308,18 @@ class Machine:
         lane.counts[status] += 1
         if was is not None:
             lane.counts[was] -= 1
-        match was:
-            case Status.RUNNING:
-                lane.left(new, now)
-            case Status.QUEUED if status is not Status.RUNNING:
-                lane.dropped(new, now)
-            case Status.HELD:
-                lane.unheld(new, now)
-            case Status.WAITING:
-                self._flow.stopped_waiting(asked.id)
-        match status:
-            case Status.QUEUED:
-                lane.joined(new, was, now)
-            case Status.RUNNING:
-                lane.took(new, now)
+        if was is Status.RUNNING:
+            lane.left(new, now)
+        elif was is Status.QUEUED and status is not Status.RUNNING:
+            lane.dropped(new, now)
+        elif was is Status.HELD:
+            lane.unheld(new, now)
+        elif was is Status.WAITING:
+            self._flow.stopped_waiting(asked.id)
+        if status is Status.QUEUED:
+            lane.joined(new, was, now)
+        elif status is Status.RUNNING:
+            lane.took(new, now)
         if status in ACTIVE:
             if was not in ACTIVE:
                 self._keys.hold(asked)

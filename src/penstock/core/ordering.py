@@ -43,8 +43,12 @@ class Group:
         self.running = 0
         self.full_until: datetime | None = None
         self.turn = 0
-        self.entry: tuple[int, int, datetime, JobId, Group] | None = None
+        self.entry: Entry | None = None
         """What stands for it in the rotation; None while it has nothing to serve or may not."""
+
+
+Entry = tuple[int, int, datetime, JobId, int, Group]
+"""A group's place in the rotation. The number before the group is unique, so that groups are never compared."""
 
 
 class Order:
@@ -71,7 +75,8 @@ class Lane:
         self._turn = 0
         self._groups: dict[str | None, Group] = {}
         self._idle: OrderedDict[str | None, Group] = OrderedDict()
-        self._rotation: list[tuple[int, int, datetime, JobId, Group]] = []
+        self._rotation: list[Entry] = []
+        self._listed = 0
         self._throttled: list[tuple[datetime, str]] = []
         self._orders: dict[str, Order] = {}
         self._later = Timers(self._is_queued)
@@ -151,7 +156,7 @@ class Lane:
         rotation = self._rotation
         while rotation:
             entry = rotation[0]
-            group = entry[4]
+            group = entry[5]
             if entry is not group.entry:
                 heappop(rotation)
                 continue
@@ -208,10 +213,10 @@ class Lane:
         """Undo `took`: the job is queued again and was never chosen."""
         group = self._groups[job.asked.key]
         self._full_until, self._turn, group.full_until, group.turn = before
-        self.left(job, now)
         if job.asked.ordering_key is None:
-            self._offer(job, now)
-        self._list(group, now)
+            self._offer(job, now)  # before it leaves, lest a group with nothing to do be forgotten
+        self.left(job, now)
+        self._list(self._groups[job.asked.key], now)
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
@@ -299,10 +304,11 @@ class Lane:
                 heappush(self._throttled, (rate.opens_at(group.full_until), group.key))
         else:
             priority, run_at, job_id = heap[0]
-            entry = (priority, group.turn if self.settings.fair else 0, run_at, job_id, group)
-            if entry != group.entry:
-                group.entry = entry
-                heappush(self._rotation, entry)
+            turn = group.turn if self.settings.fair else 0
+            if group.entry is None or group.entry[:4] != (priority, turn, run_at, job_id):
+                self._listed += 1
+                group.entry = (priority, turn, run_at, job_id, self._listed, group)
+                heappush(self._rotation, group.entry)
 
     def _retire(self, group: Group, now: datetime) -> None:
         """Forget a key that has nothing due and nothing running, unless its turn or its rate still matters."""
@@ -365,4 +371,4 @@ class Lane:
                 entry for entry in group.heap if self._is_queued(entry[1], entry[2])
             )  # a sorted list is a heap
             self._list(group, now)
-        self._rotation = sorted(entry for entry in self._rotation if entry is entry[4].entry)
+        self._rotation = sorted(entry for entry in self._rotation if entry is entry[5].entry)

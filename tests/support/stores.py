@@ -1,0 +1,13 @@
+"""Every store there is: adding one here is all it takes to hold it to the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.core.ports import Store
+from penstock.stores.memory import MemoryStore
+from penstock.testing import FakeClock
+
+STORES: dict[str, Callable[[FakeClock], Store]] = {
+    "memory": MemoryStore,
+}

@@ -1,0 +1,46 @@
+"""What the documents show is run, and what they draw is drawn from the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Queue
+from penstock.testing import memory_queue
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+async def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+    example = tmp_path / f"example_{number}.py"
+    source = BLOCKS[number]
+    example.write_text(source.replace("asyncio.run(main())", ""))
+    names = runpy.run_path(str(example))
+    functions = re.findall(r"^async def (\w+)", source, re.MULTILINE)
+    assert functions, "an example without a function to call is not run"
+    for name in functions:
+        await _call(names[name])
+
+
+async def _call(function: Any) -> None:
+    queue = memory_queue()
+    await queue.enqueue("email.send", queue="emails")
+    takes_queue = any(
+        parameter.annotation in (Queue, "Queue")
+        for parameter in inspect.signature(function).parameters.values()
+    )
+    await (function(queue) if takes_queue else function())
+
+
+def test_every_figure_of_the_readme_names_its_script() -> None:
+    figures = (ROOT / "README.md").read_text().split("## Figures")[1]
+    scripts = re.findall(r"benchmarks/\w+\.py", figures)
+    assert scripts
+    assert all((ROOT / script).exists() for script in scripts)
