@@ -93,9 +93,13 @@ async def main() -> None:
         spread = f"{row['slowest_round']:,.0f}–{row['fastest_round']:,.0f}"
         print(f"{row['depth']:>10,}  {row['lives_per_second']:>9,.0f}  {spread:>17}")
     print(f"\ncost per job, deep ÷ shallow: {ratio:.2f}")
-    print(f"memory per queued job beyond its payload: {deep['bytes_per_queued_job_beyond_payload']:,.0f} bytes")
+    print(
+        f"memory per queued job beyond its payload: {deep['bytes_per_queued_job_beyond_payload']:,.0f} bytes"
+    )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"shallow": shallow, "deep": deep, "ratio": ratio}, indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps({"shallow": shallow, "deep": deep, "ratio": ratio}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import uuid_utils
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core import bounds, codec
 from penstock.core.commands import (
@@ -59,8 +60,7 @@ class Held(Protocol):
     def token(self) -> LeaseToken: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Bulk:
+class Bulk(Struct, frozen=True, gc=False):
     """What became of a change to all jobs that match a filter."""
 
     matched: int

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.core.codec import decode
 from penstock.core.commands import Leased
@@ -71,8 +72,7 @@ def make_job(type: str = "test.job", **options: Any) -> NewJob:
     return new_job(_factory_ids(), {"type": type, **options})
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True, gc=False):
     """One attempt made by `run_until_idle`."""
 
     job: Job
@@ -126,6 +126,7 @@ async def assert_enqueued(
     queue: Queue,
     type: str,
     payload: Mapping[str, Any] | None = None,
+    /,
     *,
     times: int | None = None,
     **conditions: Any,
@@ -144,7 +145,7 @@ async def assert_enqueued(
 
 
 async def refute_enqueued(
-    queue: Queue, type: str, payload: Mapping[str, Any] | None = None, **conditions: Any
+    queue: Queue, type: str, payload: Mapping[str, Any] | None = None, /, **conditions: Any
 ) -> None:
     """Assert that no such job is in the store."""
     await assert_enqueued(queue, type, payload, times=0, **conditions)

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.core.commands import Leased, Settled
+from penstock.core.commands import Settled
 from penstock.core.ports import Store
-from penstock.queue import Queue
+from penstock.queue import Held, Queue
 from penstock.testing import FakeClock, counting_ids
 from support.stores import STORES
 
@@ -38,7 +38,7 @@ async def queue(store: Store) -> Queue:
     return Queue(store, actor="ada", ids=counting_ids(), entropy=lambda: 0.5)
 
 
-SETTLES: dict[str, Callable[[Queue, Leased], Awaitable[Settled]]] = {
+SETTLES: dict[str, Callable[[Queue, Held], Awaitable[Settled]]] = {
     "ack": lambda queue, held: queue.ack(held, {"done": True}),
     "nack": lambda queue, held: queue.nack(held, "boom", retry_in=10),
     "release": lambda queue, held: queue.release(held),
@@ -48,6 +48,6 @@ SETTLES: dict[str, Callable[[Queue, Leased], Awaitable[Settled]]] = {
 
 
 @pytest.fixture(params=SETTLES)
-def settle(request: pytest.FixtureRequest) -> Callable[[Queue, Leased], Awaitable[Settled]]:
+def settle(request: pytest.FixtureRequest) -> Callable[[Queue, Held], Awaitable[Settled]]:
     """Each way to end a lease in turn: `await settle(queue, leased)`."""
     return SETTLES[request.param]

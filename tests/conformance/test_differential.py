@@ -14,7 +14,7 @@ from support.planted import PLANTED
 from support.stores import STORES
 
 QUICK = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -22,7 +22,7 @@ QUICK = settings(
 )
 
 # No shrinking: that a bug shows is what counts here, not how it looks at its smallest.
-SEEKING = settings(QUICK, max_examples=1000, phases=[Phase.generate], database=None, derandomize=True)
+SEEKING = settings(QUICK, max_examples=200, phases=[Phase.generate], database=None, derandomize=True)
 
 
 @pytest.mark.parametrize("store_name", STORES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
@@ -27,9 +28,8 @@ class Watched(Differential):
 
     def lease_from_both(self, tenant: str, command: LeaseJobs) -> None:
         machine = self.reference.machine(tenant, self.clock.now())
-        views = {view.name: view.settings for view in machine.queues()}
         in_queue = [job for job in self.jobs(tenant) if job.queue == command.queue]
-        queue_settings = views.get(command.queue, QueueSettings())
+        queue_settings = self.settings_of(tenant, command.queue)
         used = self.used[tenant, command.queue]
         expected = next_jobs(in_queue, queue_settings, used, command.limit, self.clock.now())
         chosen = machine.choose(command.queue, command.limit, self.clock.now())
@@ -41,6 +41,15 @@ class Watched(Differential):
         keys = {job.id: job.asked.key for job in in_queue}
         for job_id in taken:
             used.lease(keys[job_id], queue_settings, self.clock.now())
+
+    def configure_both(self, tenant: str, queue: str, changes: dict[str, Any]) -> None:
+        before = self.settings_of(tenant, queue)
+        super().configure_both(tenant, queue, changes)
+        self.used[tenant, queue].configure(before, self.settings_of(tenant, queue))
+
+    def settings_of(self, tenant: str, queue: str) -> QueueSettings:
+        views = self.reference.machine(tenant, self.clock.now()).queues()
+        return next((view.settings for view in views if view.name == queue), QueueSettings())
 
     @invariant()
     def figures_are_what_counting_gives(self) -> None:
@@ -74,7 +83,7 @@ class Watched(Differential):
 
 def test_the_machine_agrees_with_a_look_at_every_job() -> None:
     quick = settings(
-        max_examples=100,
+        max_examples=60,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=list(HealthCheck),

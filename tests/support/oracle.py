@@ -33,6 +33,13 @@ class Used:
             self.turn += 1
             self.turns[key] = self.turn
 
+    def configure(self, before: QueueSettings, after: QueueSettings) -> None:
+        """A rate that is set anew starts anew."""
+        if before.rate != after.rate:
+            self.queue_full_until = None
+        if before.rate_per_key != after.rate_per_key:
+            self.key_full_until.clear()
+
     def copy(self) -> Used:
         return Used(self.queue_full_until, dict(self.key_full_until), dict(self.turns), self.turn)
 

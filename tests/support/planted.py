@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import heappush
 
+from msgspec.structs import replace
+
 from penstock.core.commands import Beat, Enqueued, Fire, Fired, Heartbeat, Leased, LeaseJobs, Settle, Settled
 from penstock.core.errors import IdempotencyConflict, LeaseLost
-from penstock.core.job import Job, LeaseToken, NewJob, evolve
+from penstock.core.job import Job, LeaseToken, NewJob
 from penstock.core.machine import Machine
 from penstock.core.ordering import Group, Lane
 
@@ -34,7 +35,7 @@ class ForgetsLostAttempts(Machine):
     """Gives the attempt back when a lease runs out: a job that kills its worker runs for ever."""
 
     def _lose(self, job: Job, now: datetime) -> None:
-        super()._lose(evolve(job, attempts=job.attempts - 1), now)
+        super()._lose(replace(job, attempts=job.attempts - 1), now)
 
 
 class TakesTheLeastUrgentFirst(Machine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -24,7 +23,6 @@ MOST_PARENTS = 1_000
 MOST_CONCURRENCY = 1_000_000
 MOST_LEASED = 1_000
 MOST_LISTED = 1_000
-MOST_CHOICES = 100
 LONGEST_LEASE_SECONDS = 86_400
 LONGEST_SECONDS = 10 * 365 * 86_400
 PRIORITIES = (-32_768, 32_767)
@@ -67,7 +65,11 @@ def key(field: str, value: object) -> str:
 
 def error_text(value: object) -> str:
     """Error text is never refused: what cannot be stored is escaped, and past the limit it is cut and marked."""
-    escaped = _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value).replace("\0", "\\x00"))
+    try:
+        shown = str(value)
+    except Exception as error:
+        shown = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    escaped = _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", shown.replace("\0", "\\x00"))
     return escaped if len(escaped) <= ERROR_CHARS else escaped[: ERROR_CHARS - len(CUT)] + CUT
 
 
@@ -78,7 +80,7 @@ def integer(field: str, value: object, least: int, most: int) -> int:
 
 
 def number(field: str, value: object, least: float, most: float) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:  # type: ignore[arg-type, operator]
+    if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
         raise InvalidInput(field, f"be a number from {least:,} to {most:,}", value)
     return value  # type: ignore[return-value]
 

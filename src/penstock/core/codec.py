@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
+import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NewType
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from penstock.core.errors import InvalidInput
 
@@ -20,6 +23,11 @@ NULL = JsonText("null")
 EMPTY_OBJECT = JsonText("{}")
 MISSING: Any = object()
 """Stands for a value that was not given, where None means null."""
+
+DEEPEST = 200
+"""Levels of nesting: what one process can write another must be able to read, however full its stack."""
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')  # strings are found first, so that theirs are not
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _canonical = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
@@ -37,7 +45,20 @@ def encode(value: object, *, field: str, limit: int) -> JsonText:
         raise InvalidInput(field, f"be JSON ({error})", value) from None
     if size > limit:
         raise InvalidInput(field, f"be at most {limit:,} bytes of JSON", f"{size:,} bytes")
+    if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
+        raise InvalidInput(field, f"be nested at most {DEEPEST} deep", value)
     return JsonText(text)
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0] in "]}":
+            depth -= 1
+    return deepest
 
 
 def decode(text: JsonText) -> Any:
@@ -65,7 +86,7 @@ def plain(value: object) -> object:
             return value.isoformat()
         case timedelta():
             return value / timedelta(microseconds=1)
-        case _ if hasattr(value, "__dataclass_fields__"):
-            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+        case Struct():
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from penstock.core.codec import NULL, JsonText
 from penstock.core.job import Attempt, Cause, Change, Job, JobId, LeaseToken, Record, Status
@@ -24,8 +25,7 @@ class Duplicate(StrEnum):
     UNIQUE_KEY = "unique_key"
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(Struct, frozen=True, gc=False):
     """The answer to an enqueue: the new job, or the one that stands for it."""
 
     id: JobId
@@ -35,8 +35,7 @@ class Enqueued:
 # ── Working ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseJobs:
+class LeaseJobs(Struct, frozen=True, gc=False):
     """Lease the next jobs of a queue."""
 
     queue: str
@@ -46,8 +45,7 @@ class LeaseJobs:
     """None takes the queue's lease_seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeJob:
+class TakeJob(Struct, frozen=True, gc=False):
     """Lease one named job, if it may be leased now: somebody's choice, applied under its guard."""
 
     job_id: JobId
@@ -56,8 +54,7 @@ class TakeJob:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True, gc=False):
     """What a job may know of a job it waited for."""
 
     id: JobId
@@ -65,8 +62,7 @@ class Parent:
     result: JsonText | None
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(Struct, frozen=True, gc=False):
     """A job in its worker's hands."""
 
     job: Job
@@ -78,8 +74,7 @@ class Leased:
         return self.job.asked.id
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, gc=False):
     """Extend a lease from now on."""
 
     job_id: JobId
@@ -88,16 +83,14 @@ class Heartbeat:
     progress: JsonText | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True, gc=False):
     """The answer to a heartbeat: how long the lease holds now, and whether the handler should stop."""
 
     expires_at: datetime
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True, gc=False):
     """The attempt succeeded."""
 
     job_id: JobId
@@ -105,8 +98,7 @@ class Ack:
     result: JsonText = NULL
 
 
-@dataclass(frozen=True, slots=True)
-class Nack:
+class Nack(Struct, frozen=True, gc=False):
     """The attempt failed."""
 
     job_id: JobId
@@ -120,8 +112,7 @@ class Nack:
     """A random number in [0, 1) that places the wait within the jitter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True, gc=False):
     """Give the job back unharmed: the attempt does not count. Without a delay it keeps its place."""
 
     job_id: JobId
@@ -129,8 +120,7 @@ class Release:
     delay: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snooze:
+class Snooze(Struct, frozen=True, gc=False):
     """Run the job again later: the attempt does not count."""
 
     job_id: JobId
@@ -138,8 +128,7 @@ class Snooze:
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(Struct, frozen=True, gc=False):
     """End the job as cancelled: its handler was told to stop, or found nothing left to do."""
 
     job_id: JobId
@@ -150,8 +139,7 @@ class Discard:
 Settle = Ack | Nack | Release | Snooze | Discard
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True, gc=False):
     """The answer to a settle: what the job became, and when it runs again if it was queued again."""
 
     job_id: JobId
@@ -162,15 +150,13 @@ class Settled:
 # ── Operating ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class CancelJob:
+class CancelJob(Struct, frozen=True, gc=False):
     job_id: JobId
     actor: str
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveJob:
+class RedriveJob(Struct, frozen=True, gc=False):
     """Bring a dead, held or cancelled job back."""
 
     job_id: JobId
@@ -180,8 +166,7 @@ class RedriveJob:
     """Also those that were cancelled because this one failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True, gc=False):
     """The answer to a cancel or a redrive: what the job is now, and whose fate changed with it."""
 
     job_id: JobId
@@ -190,8 +175,7 @@ class Changed:
     others: tuple[JobId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigureQueue:
+class ConfigureQueue(Struct, frozen=True, gc=False):
     """Set some of a queue's settings; pause and resume are this too."""
 
     queue: str
@@ -200,8 +184,7 @@ class ConfigureQueue:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PutSchedule:
+class PutSchedule(Struct, frozen=True, gc=False):
     """Make a schedule or replace the one of that name. Its next fire time is counted from now."""
 
     schedule: Schedule
@@ -209,15 +192,13 @@ class PutSchedule:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DropSchedule:
+class DropSchedule(Struct, frozen=True, gc=False):
     name: str
     actor: str
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fire:
+class Fire(Struct, frozen=True, gc=False):
     """Enqueue a schedule's due jobs and move it on, if it still stands where the caller saw it."""
 
     name: str
@@ -227,8 +208,7 @@ class Fire:
     next_fire_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(Struct, frozen=True, gc=False):
     """The answer to a fire: the jobs it made; none when another scheduler was first."""
 
     name: str
@@ -238,8 +218,7 @@ class Fired:
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True, gc=False):
     """Which jobs: those that match every condition given. An empty one matches all."""
 
     statuses: tuple[Status, ...] = ()
@@ -265,16 +244,14 @@ class Filter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True, gc=False):
     """Some jobs, newest id first, and where to go on; a short page may still have a `next`."""
 
     jobs: tuple[Job, ...]
     next: JobId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True, gc=False):
     """The audit trail of one job, queue or schedule, in the order in which things took effect."""
 
     records: tuple[Record, ...]
@@ -288,8 +265,7 @@ class History:
         return tuple(record for record in self.records if isinstance(record, Change))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(Struct, frozen=True, gc=False):
     """A queue: its settings, how many jobs are in each state, and how long the oldest queued one has been due."""
 
     name: str
@@ -299,8 +275,7 @@ class QueueView:
     """The earliest run_at among its queued jobs; in the future if none is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(Struct, frozen=True, gc=False):
     """What a sweep did: jobs whose lease or deadline had run out, and ended jobs that left the store."""
 
     lost: int = 0

@@ -3,7 +3,8 @@
 Daylight saving, as in Debian's cron: an expression with a fixed minute and hour fires once a day by the
 wall clock. A time that the clock skips in spring fires at the first minute after the gap; a time that
 comes twice in autumn fires the first time only. An expression whose minute or hour begins with `*`
-follows elapsed time: every hour stays every hour.
+follows elapsed time: every hour stays every hour. In the one zone that shifts by half an hour (Lord Howe) a
+fire time on the two days of the shift may be late or left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MOST_AT_ONCE = 1_000
 """Fire times caught up in one step by `missed="all"`; the next step goes on from there."""
 
 _MOST_CHARS = 256
+_LONGEST_FOLD = timedelta(hours=3)
 
 
 def check_cron(cron: object) -> str:
@@ -59,7 +61,9 @@ def next_fire(cron: str, tz: str, after: datetime) -> datetime | None:
 
 def last_fire(cron: str, tz: str, until: datetime) -> datetime | None:
     """The last fire time at or before a moment."""
-    times = CronSim(cron, (until + timedelta(seconds=1)).astimezone(ZoneInfo(tz)), reverse=True)
+    # In the repeated hour of autumn the wall clock has yet to reach what has already been, so start past it.
+    start = until + (_LONGEST_FOLD if _goes_by_the_wall_clock(cron) else timedelta(seconds=1))
+    times = CronSim(cron, start.astimezone(ZoneInfo(tz)), reverse=True)
     return next((found for found in map(_in_utc, times) if found <= until), None)
 
 
@@ -95,6 +99,11 @@ def _due(schedule: Schedule, due_at: datetime, now: datetime) -> tuple[datetime,
             return tuple(reversed(on_time))
         case _:
             assert_never(schedule.missed)
+
+
+def _goes_by_the_wall_clock(cron: str) -> bool:
+    fields = cron.split()
+    return len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
 
 
 def _in_utc(moment: datetime) -> datetime:

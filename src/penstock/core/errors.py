@@ -29,6 +29,10 @@ class PenstockError(Exception):
     """
 
     code: ClassVar[str] = "error"
+    _by_code: ClassVar[dict[str, type[PenstockError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        PenstockError._by_code[cls.code] = cls
 
     def __init__(self, message: str, **facts: object) -> None:
         super().__init__(message)
@@ -38,7 +42,7 @@ class PenstockError(Exception):
     @staticmethod
     def from_code(code: str, message: str, facts: dict[str, object]) -> PenstockError:
         """The error another process reported, as the class it was there."""
-        error_class = _BY_CODE.get(code, PenstockError)
+        error_class = PenstockError._by_code.get(code, PenstockError)
         error = error_class.__new__(error_class)
         PenstockError.__init__(error, message, **facts)
         return error
@@ -191,12 +195,8 @@ class UnknownStore(PenstockError):
 
 def _shown(value: object) -> str:
     """A value as an error may repeat it: never more than a line's worth."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:  # too deep, too long a number, or a repr of its own making
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text):,} characters)"
-
-
-def _tree(error_class: type[PenstockError]) -> list[type[PenstockError]]:
-    return [error_class, *(found for sub in error_class.__subclasses__() for found in _tree(sub))]
-
-
-_BY_CODE = {error_class.code: error_class for error_class in _tree(PenstockError)}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
+
+from msgspec import Struct
 
 from penstock.core.codec import fingerprint
 from penstock.core.errors import IdempotencyConflict
 from penstock.core.job import JobId, NewJob
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True, gc=False):
     job_id: JobId
     fingerprint: str
     until: datetime

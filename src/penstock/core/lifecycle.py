@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from penstock.core.commands import Ack, Discard, Nack, Release, Settle, Snooze
 from penstock.core.errors import LeaseLost, NotAllowed
-from penstock.core.job import Attempt, Cause, Job, Lease, LeaseToken, OnExhausted, Outcome, Status, evolve
+from penstock.core.job import Attempt, Cause, Job, Lease, LeaseToken, OnExhausted, Outcome, Status
 from penstock.core.settings import Policy, QueueSettings
 
 
@@ -90,7 +91,7 @@ def move(job: Job, verb: Verb, to: Status, **changes: Any) -> Job:
     """Make one move of the table, or refuse it."""
     if to not in MOVES.get((verb, job.status), ()):
         raise NotAllowed(job.id, verb, job.status)
-    return evolve(job, status=to, **changes)
+    return replace(job, status=to, **changes)
 
 
 def take(job: Job, lease: Lease) -> Job:
@@ -121,7 +122,7 @@ def settle(job: Job, command: Settle, settings: QueueSettings, now: datetime) ->
     held_lease(job, command.token)
     match command:
         case Ack(result=result):
-            return _end(job, Verb.ACK, now, Status.SUCCEEDED, result=result)
+            return _end(job, Verb.ACK, now, Status.SUCCEEDED, result=result, error=None)
         case Nack():
             return _fail(job, command, settings.policy(job.asked), now)
         case Release(delay=delay):
@@ -130,14 +131,16 @@ def settle(job: Job, command: Settle, settings: QueueSettings, now: datetime) ->
         case Snooze(delay=delay):
             return _return(job, Verb.SNOOZE, now, now + delay)
         case Discard(reason=reason):
-            return _end(job, Verb.DISCARD, now, Status.CANCELLED, cause=Cause.DISCARDED, error=reason)
+            cause = Cause.CANCELLED if job.cancel_requested else Cause.DISCARDED
+            return _end(job, Verb.DISCARD, now, Status.CANCELLED, cause=cause, error=reason)
         case _:
             assert_never(command)
 
 
 def lose(job: Job, settings: QueueSettings) -> tuple[Job, Attempt]:
     """End a lease that ran out, as of the moment it did, whenever that is noticed."""
-    assert job.lease is not None
+    if job.lease is None:
+        raise NotAllowed(job.id, Verb.LOSE, job.status)
     policy = settings.policy(job.asked)
     at = job.lease.expires_at
     error = f"lease lost: worker {job.lease.worker} neither settled the job nor sent a heartbeat in time"
@@ -200,7 +203,7 @@ def _exhaust(
 
 def _return(job: Job, verb: Verb, now: datetime, run_at: datetime) -> tuple[Job, Attempt]:
     """Queue a job again without using up the attempt."""
-    job = evolve(job, attempts=job.attempts - 1)
+    job = replace(job, attempts=job.attempts - 1)
     if job.cancel_requested:
         return _end(job, verb, now, Status.CANCELLED, cause=Cause.CANCELLED)
     return _end(job, verb, now, Status.QUEUED, run_at=run_at)

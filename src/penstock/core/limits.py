@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from penstock.core import bounds
 from penstock.core.errors import InvalidInput
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True, gc=False):
     """At most `limit` leases in any span of `per` seconds; `burst` lets that many more minus one go at once.
 
     With the default burst of 1 the limit is exact and leases are evenly spaced. With burst b, at most
@@ -29,6 +29,9 @@ class Rate:
             raise InvalidInput(
                 "rate", "allow at most 1,000,000 leases a second", f"{self.limit} per {self.per} s"
             )
+
+        if self.per * self.burst / self.limit > bounds.LONGEST_SECONDS:
+            raise InvalidInput("rate.burst", "be worth at most ten years of the rate", self.burst)
 
     @property
     def spacing(self) -> timedelta:

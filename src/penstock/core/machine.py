@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from penstock.core import lifecycle
 from penstock.core.catalogue import Catalogue
 from penstock.core.commands import (
@@ -61,12 +63,11 @@ from penstock.core.job import (
     NewJob,
     Record,
     Status,
-    evolve,
 )
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, MOVES, Verb
 from penstock.core.ordering import Lane, Turns
-from penstock.core.schedule import Schedule, fire_job
+from penstock.core.schedule import Schedule, fire_job, told
 from penstock.core.settings import QueueSettings, described
 from penstock.core.timers import Timers
 from penstock.core.timetable import Timetable
@@ -182,7 +183,7 @@ class Machine:
         tried: list[tuple[Job, Turns]] = []
         while len(tried) < limit and (job := lane.next(now)) is not None:
             tried.append((job, lane.turns(job)))
-            self._jobs[job.id] = evolve(job, status=Status.RUNNING)
+            self._jobs[job.id] = replace(job, status=Status.RUNNING)
             lane.took(job, now)
         for job, before in reversed(tried):
             self._jobs[job.id] = job
@@ -237,8 +238,9 @@ class Machine:
         return Changed(job.id, status, others=others)
 
     def configure(self, command: ConfigureQueue, now: datetime) -> QueueSettings:
+        lane = self._lanes.get(command.queue)
+        settings = (QueueSettings() if lane is None else lane.settings).changed(command.changes)
         lane = self._lane(command.queue)
-        settings = lane.settings.changed(command.changes)
         if settings != lane.settings:
             detail = described(command.changes)
             self._note(
@@ -250,8 +252,10 @@ class Machine:
     # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
 
     def put_schedule(self, command: PutSchedule, now: datetime) -> Schedule:
-        schedule = self._timetable.put(command.schedule, now)
-        self._note(schedule.name, Change(now, "put", command.actor, command.reason), "schedule")
+        schedule, changed = self._timetable.put(command.schedule, now)
+        if changed:
+            change = Change(now, "put", command.actor, command.reason, detail=told(schedule))
+            self._note(schedule.name, change, "schedule")
         return schedule
 
     def drop_schedule(self, command: DropSchedule, now: datetime) -> Schedule:
@@ -292,7 +296,7 @@ class Machine:
     def next_at(self, queues: Iterable[str], now: datetime) -> datetime | None:
         """When time alone may next let a job of these queues out: never later than the truth; None if never."""
         lanes = [self._lanes[name] for name in queues if name in self._lanes]
-        moments = [self._leases.first(), *(lane.next_at(now) for lane in lanes)]
+        moments = [self._leases.first(), self._deadlines.first(), *(lane.next_at(now) for lane in lanes)]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # ── One job's moves, and everything that follows from them ────────────────────────────────────
@@ -358,25 +362,28 @@ class Machine:
     def _add(self, asked: NewJob, now: datetime) -> None:
         run_at = asked.run_at or (now if asked.delay is None else now + asked.delay)
         expires_at = asked.expires_at or (None if asked.expires_in is None else now + asked.expires_in)
-        status, cause = Status.QUEUED, None
-        if asked.parents:
-            self._flow.link(asked)
-            if (parent := self._flow.failed_parent(asked)) is not None:
-                status, cause = Status.CANCELLED, Cause.PARENT_FAILED
-                reason = f"parent {parent.id} ended {parent.status}"
-                self._note(asked.id, Change(now, Verb.ABANDON, BY_FLOW, reason, status))
-            elif self._flow.count_pending(asked):
-                status = Status.WAITING
-        if expires_at is not None and cause is None:
-            if expires_at <= now:
-                status, cause = Status.CANCELLED, Cause.EXPIRED
-                self._note(asked.id, Change(now, Verb.EXPIRE, BY_EXPIRY, "expired before it came in", status))
-            else:
-                self._deadlines.set(expires_at, asked.id)
+        if expires_at is not None:
+            self._deadlines.set(expires_at, asked.id)
+        status, cause = self._birth(asked, expires_at, now)
         ended_at = None if cause is None else now
         job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
+        self._flow.link(asked)
         self._catalogue.add(asked.id)
         self._keep(None, job, now)
+
+    def _birth(
+        self, asked: NewJob, expires_at: datetime | None, now: datetime
+    ) -> tuple[Status, Cause | None]:
+        """What a job is when it comes in, and why it is that if it is cancelled."""
+        if expires_at is not None and expires_at <= now:
+            reason = "it had expired before it came in"
+            self._note(asked.id, Change(now, Verb.EXPIRE, BY_EXPIRY, reason, Status.CANCELLED))
+            return Status.CANCELLED, Cause.EXPIRED
+        if (parent := self._flow.failed_parent(asked)) is not None:
+            reason = f"parent {parent.id} ended {parent.status}"
+            self._note(asked.id, Change(now, Verb.ABANDON, BY_FLOW, reason, Status.CANCELLED))
+            return Status.CANCELLED, Cause.PARENT_FAILED
+        return (Status.WAITING if self._flow.count_pending(asked) else Status.QUEUED), None
 
     def _take(
         self, job: Job, lane: Lane, token: LeaseToken, worker: str, seconds: float | None, now: datetime

@@ -35,13 +35,14 @@ Turns = tuple[datetime | None, int, datetime | None, int]
 class Group:
     """The due jobs of one key."""
 
-    __slots__ = ("entry", "full_until", "heap", "key", "running", "turn")
+    __slots__ = ("entry", "full_until", "heap", "key", "running", "turn", "wakes_at")
 
     def __init__(self, key: str | None) -> None:
         self.key = key
         self.heap: list[tuple[int, datetime, JobId]] = []
         self.running = 0
         self.full_until: datetime | None = None
+        self.wakes_at: datetime | None = None
         self.turn = 0
         self.entry: Entry | None = None
         """What stands for it in the rotation; None while it has nothing to serve or may not."""
@@ -86,6 +87,12 @@ class Lane:
     # ── Being told ────────────────────────────────────────────────────────────────────────────────
 
     def configure(self, settings: QueueSettings, now: datetime) -> None:
+        # A rate that is set anew starts anew: what the old one had used up says nothing about it.
+        if settings.rate != self.settings.rate:
+            self._full_until = None
+        if settings.rate_per_key != self.settings.rate_per_key:
+            for group in (*self._groups.values(), *self._idle.values()):
+                group.full_until = None
         self.settings = settings
         # Any key may be free or barred now, and turns may count or not.
         for group in list(self._groups.values()):
@@ -109,8 +116,7 @@ class Lane:
         """A queued job left without being leased."""
         self._leave_order(job, now)
         self._stale += 1
-        if self._stale > 1024 and self._stale > self.counts[Status.QUEUED]:
-            self._compact(now)
+        self._compact(now)
 
     def took(self, job: Job, now: datetime) -> None:
         """A queued job was leased."""
@@ -131,6 +137,9 @@ class Lane:
             order.running, order.admitted = job.id, None
         if group.heap and group.heap[0][2] == job.id:
             heappop(group.heap)
+        else:
+            self._stale += 1  # somebody chose another than the first
+            self._compact(now)
         self._list(group, now)
 
     def left(self, job: Job, now: datetime) -> None:
@@ -150,8 +159,10 @@ class Lane:
 
     def next(self, now: datetime) -> Job | None:
         """The job that should be leased next, if any may be."""
-        if self._barred(now) is not None:
-            return None
+        return None if self._barred(now) is not None else self._first(now)
+
+    def _first(self, now: datetime) -> Job | None:
+        """The job that is next once the queue as a whole may lease."""
         self._let_in(now)
         rotation = self._rotation
         while rotation:
@@ -194,12 +205,10 @@ class Lane:
 
     def next_at(self, now: datetime) -> datetime | None:
         """The next moment at which time alone may let a job of this queue out: never later than the truth."""
-        if self.next(now) is not None:
-            return now
-        self._let_in(now)
-        moments = [self._later.first(), self._throttled[0][0] if self._throttled else None]
-        if self._rotation and self.settings.rate is not None and self._full_until is not None:
-            moments.append(self.settings.rate.opens_at(self._full_until))
+        moments = [self._later.first(), self._first_wake()]
+        if self._first(now) is not None:
+            rate, full_until = self.settings.rate, self._full_until
+            moments.append(now if rate is None or full_until is None else max(now, rate.opens_at(full_until)))
         return min((moment for moment in moments if moment is not None), default=None)
 
     # ── Trying out ────────────────────────────────────────────────────────────────────────────────
@@ -251,11 +260,23 @@ class Lane:
         later = self._later
         while (at := later.first()) is not None and at <= now:
             self._ready(self._jobs[later.pop()[1]], now)
+        while (at := self._first_wake()) is not None and at <= now:
+            group = self._groups[heappop(self._throttled)[1]]
+            group.wakes_at = None
+            self._list(group, now)
+
+    def _first_wake(self) -> datetime | None:
+        """When the first of the keys that wait for their rate may be looked at again."""
         throttled = self._throttled
-        while throttled and throttled[0][0] <= now:
-            group = self._groups.get(heappop(throttled)[1])
-            if group is not None and group.entry is None:
-                self._list(group, now)
+        while throttled:
+            at, key = throttled[0]
+            group = self._groups.get(key)
+            if group is not None and group.wakes_at == at:
+                if group.entry is None:
+                    return at
+                group.wakes_at = None
+            heappop(throttled)
+        return None
 
     def _offer(self, job: Job, now: datetime) -> None:
         if job.run_at > now:
@@ -299,9 +320,7 @@ class Lane:
                 self._retire(group, now)
         elif self._group_barred(group, now) is not None:
             group.entry = None
-            rate = self.settings.rate_per_key
-            if rate is not None and group.key is not None and group.full_until is not None:
-                heappush(self._throttled, (rate.opens_at(group.full_until), group.key))
+            self._wake_when_open(group, now)
         else:
             priority, run_at, job_id = heap[0]
             turn = group.turn if self.settings.fair else 0
@@ -309,6 +328,18 @@ class Lane:
                 self._listed += 1
                 group.entry = (priority, turn, run_at, job_id, self._listed, group)
                 heappush(self._rotation, group.entry)
+                if len(self._rotation) > 2 * len(self._groups) + 64:
+                    self._rotation = sorted(entry for entry in self._rotation if entry is entry[5].entry)
+
+    def _wake_when_open(self, group: Group, now: datetime) -> None:
+        """Look at a key again when its rate opens, if that is what bars it."""
+        rate = self.settings.rate_per_key
+        if rate is None or group.key is None or group.full_until is None:
+            return
+        opens_at = rate.opens_at(group.full_until)
+        if opens_at > now and opens_at != group.wakes_at:
+            group.wakes_at = opens_at
+            heappush(self._throttled, (opens_at, group.key))
 
     def _retire(self, group: Group, now: datetime) -> None:
         """Forget a key that has nothing due and nothing running, unless its turn or its rate still matters."""
@@ -323,7 +354,7 @@ class Lane:
     def _admit(self, ordering_key: str, order: Order, now: datetime) -> None:
         """Let the first job of an ordering key in, if none of them runs."""
         heap = order.heap
-        while heap and ((job := self._jobs.get(heap[0][1])) is None or job.status not in _IN_ORDER):
+        while heap and not self._in_order(heap[0][1]):
             heappop(heap)
         if not heap:
             del self._orders[ordering_key]
@@ -346,6 +377,10 @@ class Lane:
             order.admitted = None
         self._admit(ordering_key, order, now)
 
+    def _in_order(self, job_id: JobId) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.status in _IN_ORDER
+
     def _is_queued(self, run_at: datetime, job_id: JobId) -> bool:
         job = self._jobs.get(job_id)
         return job is not None and job.status is Status.QUEUED and job.run_at == run_at
@@ -365,10 +400,11 @@ class Lane:
 
     def _compact(self, now: datetime) -> None:
         """Drop the entries of jobs that left, once they outweigh those that stayed."""
+        if self._stale <= max(1024, self.counts[Status.QUEUED]):
+            return
         self._stale = 0
         for group in list(self._groups.values()):
-            group.heap = sorted(
-                entry for entry in group.heap if self._is_queued(entry[1], entry[2])
-            )  # a sorted list is a heap
-            self._list(group, now)
-        self._rotation = sorted(entry for entry in self._rotation if entry is entry[5].entry)
+            group.heap = sorted({entry for entry in group.heap if self._is_queued(entry[1], entry[2])})
+            self._list(group, now)  # a sorted list is a heap
+        for order in self._orders.values():
+            order.heap = sorted({entry for entry in order.heap if self._in_order(entry[1])})

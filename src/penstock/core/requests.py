@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from datetime import timedelta
+from itertools import islice
 from typing import Any
+
+from msgspec.structs import fields
 
 from penstock.core import bounds, codec
 from penstock.core.commands import Filter
@@ -114,7 +116,10 @@ def _parents(field: str, value: object) -> tuple[JobId, ...]:
 def _statuses(field: str, value: object) -> tuple[Status, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidInput(field, "be a list of states", value)
-    return tuple(bounds.member(field, status, Status) for status in value)
+    statuses = tuple(bounds.member(field, status, Status) for status in islice(value, len(Status) + 1))
+    if len(set(statuses)) < len(statuses):
+        raise InvalidInput(field, "name each state once", value)
+    return statuses
 
 
 _JOB: dict[str, Check] = {

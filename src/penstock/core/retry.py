@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Self, assert_never
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from penstock.core import bounds
 
@@ -16,8 +18,7 @@ class RetryKind(StrEnum):
     EXPONENTIAL = "exponential"
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True, gc=False):
     """A back-off policy. Times are seconds; `jitter` is the largest fraction added on top, after the cap."""
 
     kind: RetryKind
@@ -27,7 +28,7 @@ class Retry:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", bounds.member("retry.kind", self.kind, RetryKind))
+        force_setattr(self, "kind", bounds.member("retry.kind", self.kind, RetryKind))
         bounds.number("retry.base", self.base, 0, bounds.LONGEST_SECONDS)
         bounds.number("retry.factor", self.factor, 1, 100)
         bounds.number("retry.cap", self.cap, 0, bounds.LONGEST_SECONDS)
@@ -36,7 +37,7 @@ class Retry:
     @classmethod
     def fixed(cls, base: float, *, jitter: float = 0.1) -> Self:
         """Wait `base` seconds each time."""
-        return cls(RetryKind.FIXED, base, cap=max(base, 3600.0), jitter=jitter)
+        return cls(RetryKind.FIXED, base, cap=bounds.LONGEST_SECONDS, jitter=jitter)
 
     @classmethod
     def linear(cls, base: float, *, cap: float = 3600.0, jitter: float = 0.1) -> Self:
@@ -58,8 +59,10 @@ class Retry:
             case RetryKind.LINEAR:
                 seconds = self.base * attempt
             case RetryKind.EXPONENTIAL:
-                # 64 doublings outlast any cap; without the bound a patient job overflows a float.
-                seconds = self.base * self.factor ** min(attempt - 1, 64)
+                try:
+                    seconds = self.base * self.factor ** (attempt - 1)
+                except OverflowError:  # a patient job outgrows a float; it has long outgrown the cap
+                    seconds = self.cap
             case _:
                 assert_never(self.kind)
         seconds = min(seconds, self.cap) * (1 + self.jitter * entropy)

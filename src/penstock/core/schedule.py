@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.bounds import PAYLOAD_BYTES
+from penstock.core.codec import JsonText, encode
 from penstock.core.job import JobId, NewJob
 
 NO_ID = JobId("00000000-0000-0000-0000-000000000000")
@@ -22,8 +26,7 @@ class Missed(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True, gc=False):
     name: str
     cron: str
     job: NewJob
@@ -40,6 +43,19 @@ def fire_job(tenant: str, schedule: Schedule, at: datetime) -> NewJob:
     return replace(
         schedule.job, id=_fire_id(tenant, schedule.name, at), run_at=at, delay=None, schedule=schedule.name
     )
+
+
+def told(schedule: Schedule) -> JsonText:
+    """What a schedule was set to, as the audit trail keeps it."""
+    detail = {
+        "cron": schedule.cron,
+        "tz": schedule.tz,
+        "missed": schedule.missed,
+        "paused": schedule.paused,
+        "type": schedule.job.type,
+        "queue": schedule.job.queue,
+    }
+    return encode(detail, field="schedule", limit=PAYLOAD_BYTES)
 
 
 def _fire_id(tenant: str, name: str, at: datetime) -> JobId:

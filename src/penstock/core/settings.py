@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from penstock.core import bounds
 from penstock.core.codec import JsonText, encode, plain
@@ -14,8 +16,7 @@ from penstock.core.limits import Rate
 from penstock.core.retry import DEFAULT_RETRY, Retry
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True, gc=False):
     """What happens to one job when an attempt fails."""
 
     max_attempts: int
@@ -23,8 +24,7 @@ class Policy:
     on_exhausted: OnExhausted
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
+class QueueSettings(Struct, frozen=True, gc=False):
     """The settings of a queue. A queue nobody has set has these defaults; None means no limit."""
 
     paused: bool = False

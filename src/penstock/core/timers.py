@@ -10,7 +10,10 @@ from penstock.core.job import JobId
 
 
 class Timers:
-    """A heap of (time, job). What no longer applies is dropped when it comes up, or when it outweighs the rest."""
+    """A heap of (time, job). What no longer applies is dropped when it comes up, or when it outweighs the rest.
+
+    The same timer may be set twice; the order in which equal ones come up does not show.
+    """
 
     __slots__ = ("_applies", "_heap", "_room")
 
@@ -23,7 +26,7 @@ class Timers:
         heappush(self._heap, (at, job_id))
         if len(self._heap) > self._room:
             # Twice what is live, so that cleaning up costs O(1) per timer ever set.
-            self._heap = [timer for timer in self._heap if self._applies(*timer)]
+            self._heap = list({timer for timer in self._heap if self._applies(*timer)})
             heapify(self._heap)
             self._room = max(1024, 2 * len(self._heap))
 

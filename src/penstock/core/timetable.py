@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from penstock.core.commands import Fire
 from penstock.core.cron import next_fire
@@ -24,8 +25,8 @@ class Timetable:
             raise ScheduleNotFound(name)
         return schedule
 
-    def put(self, schedule: Schedule, now: datetime) -> Schedule:
-        """Make or replace a schedule. Declaring it again unchanged does not move its next fire time."""
+    def put(self, schedule: Schedule, now: datetime) -> tuple[Schedule, bool]:
+        """Make or replace a schedule, and say whether that changed it. Declared again, it keeps its next fire time."""
         old = self._schedules.get(schedule.name)
         if old is not None:
             schedule = replace(schedule, last_fire_at=old.last_fire_at)
@@ -40,7 +41,7 @@ class Timetable:
             next_at = None if schedule.paused else next_fire(schedule.cron, schedule.tz, now)
             schedule = replace(schedule, next_fire_at=next_at)
         self._schedules[schedule.name] = schedule
-        return schedule
+        return schedule, schedule != old
 
     def drop(self, name: str) -> Schedule:
         schedule = self.get(name)
