@@ -19,7 +19,7 @@ class TakesAnyToken(Machine):
     """Settles whatever the token: a stale worker ends the job another one runs."""
 
     def settle(self, command: Settle, now: datetime) -> Settled:
-        lease = self._job(command.job_id).lease
+        lease = self._ledger.job(command.job_id).lease
         return super().settle(command if lease is None else replace(command, token=lease.token), now)
 
 
@@ -27,7 +27,7 @@ class RevivesOnHeartbeat(Machine):
     """Heartbeats whatever the token."""
 
     def heartbeat(self, command: Heartbeat, now: datetime) -> Beat:
-        lease = self._job(command.job_id).lease
+        lease = self._ledger.job(command.job_id).lease
         return super().heartbeat(command if lease is None else replace(command, token=lease.token), now)
 
 
@@ -36,16 +36,6 @@ class ForgetsLostAttempts(Machine):
 
     def _lose(self, job: Job, now: datetime) -> None:
         super()._lose(replace(job, attempts=job.attempts - 1), now)
-
-
-class TakesTheLeastUrgentFirst(Machine):
-    """Turns priorities round."""
-
-    def _lane(self, queue: str) -> Lane:
-        if queue not in self._lanes:
-            super()._lane(queue)
-            self._lanes[queue] = _UpsideDown(queue, self._jobs)
-        return self._lanes[queue]
 
 
 class _UpsideDown(Lane):
@@ -57,14 +47,10 @@ class _UpsideDown(Lane):
             self._list(group, now)
 
 
-class LetsOneTooManyRun(Machine):
-    """Counts to the limit and one further."""
+class TakesTheLeastUrgentFirst(Machine):
+    """Turns priorities round."""
 
-    def _lane(self, queue: str) -> Lane:
-        if queue not in self._lanes:
-            super()._lane(queue)
-            self._lanes[queue] = _Generous(queue, self._jobs)
-        return self._lanes[queue]
+    lane_class = _UpsideDown
 
 
 class _Generous(Lane):
@@ -76,19 +62,21 @@ class _Generous(Lane):
             self.running += 1
 
 
-class IgnoresKeyLimits(Machine):
-    """Holds limits per queue and forgets those per key."""
+class LetsOneTooManyRun(Machine):
+    """Counts to the limit and one further."""
 
-    def _lane(self, queue: str) -> Lane:
-        if queue not in self._lanes:
-            super()._lane(queue)
-            self._lanes[queue] = _Keyless(queue, self._jobs)
-        return self._lanes[queue]
+    lane_class = _Generous
 
 
 class _Keyless(Lane):
     def _group_barred(self, group: Group, now: datetime) -> str | None:
         return None
+
+
+class IgnoresKeyLimits(Machine):
+    """Holds limits per queue and forgets those per key."""
+
+    lane_class = _Keyless
 
 
 class AnswersRepeatsWithLeaseLost(Machine):
@@ -113,7 +101,7 @@ class LetsChildrenGoEarly(Machine):
 
     def __init__(self, tenant: str) -> None:
         super().__init__(tenant)
-        self._flow.parent_finished = lambda child: True  # type: ignore[method-assign]
+        self._ledger.flow.parent_finished = lambda child: True  # type: ignore[method-assign]
 
 
 class FiresTwice(Machine):

@@ -15,7 +15,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.catalogue import Catalogue
 from penstock.core.commands import (
     Beat,
     CancelJob,
@@ -42,7 +41,6 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import (
     IdConflict,
-    JobNotFound,
     LeaseLost,
     NotAllowed,
     NotLeasable,
@@ -51,7 +49,6 @@ from penstock.core.errors import (
     PenstockError,
     UniqueConflict,
 )
-from penstock.core.flow import Flow
 from penstock.core.job import (
     Attempt,
     Cause,
@@ -61,22 +58,17 @@ from penstock.core.job import (
     Lease,
     LeaseToken,
     NewJob,
-    Record,
     Status,
 )
-from penstock.core.keys import Keys
-from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, MOVES, Verb
+from penstock.core.ledger import BY_EXPIRY, Ledger
+from penstock.core.lifecycle import MOVES, Verb
 from penstock.core.ordering import Lane, Turns
 from penstock.core.schedule import Schedule, fire_job, told
 from penstock.core.settings import QueueSettings, described
-from penstock.core.timers import Timers
 from penstock.core.timetable import Timetable
 
 Command = TypeVar("Command")
 Answer = TypeVar("Answer")
-
-BY_FLOW = "rule:flow"
-BY_EXPIRY = "rule:expiry"
 
 
 def each(
@@ -95,18 +87,13 @@ def each(
 class Machine:
     """The jobs, queues and schedules of one tenant. Every verb costs O(log n) in the number of jobs."""
 
+    lane_class: type[Lane] = Lane
+    """What decides the order; tests put broken ones here to see that they are found out."""
+
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        self._jobs: dict[JobId, Job] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._trails: dict[tuple[str, str], list[Record]] = {}
-        self._keys = Keys()
-        self._flow = Flow(self._jobs)
-        self._catalogue = Catalogue(self._jobs)
+        self._ledger = Ledger(tenant, self.lane_class)
         self._timetable = Timetable()
-        self._leases = Timers(self._is_leased_until)
-        self._deadlines = Timers(self._must_start_by)
-        self._ended: dict[str, Timers] = {}
 
     # ── Time ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,12 +104,12 @@ class Machine:
         """
         lost = expired = 0
         while True:
-            lost_at, expired_at = self._leases.first(), self._deadlines.first()
+            lost_at, expired_at = self._ledger.leases.first(), self._ledger.deadlines.first()
             if lost_at is not None and lost_at <= now and (expired_at is None or lost_at <= expired_at):
-                self._lose(self._jobs[self._leases.pop()[1]], now)
+                self._lose(self._ledger.jobs[self._ledger.leases.pop()[1]], now)
                 lost += 1
             elif expired_at is not None and expired_at <= now:
-                self._expire(self._jobs[self._deadlines.pop()[1]], now)
+                self._expire(self._ledger.jobs[self._ledger.deadlines.pop()[1]], now)
                 expired += 1
             else:
                 return Swept(lost, expired)
@@ -130,37 +117,37 @@ class Machine:
     def prune(self, now: datetime, limit: int, exported_until: datetime | None = None) -> int:
         """Let go of jobs whose retention has passed; of none that ended later than the lake has seen."""
         pruned = 0
-        for queue, ended in self._ended.items():
-            retention = timedelta(seconds=self._lanes[queue].settings.retention_seconds)
+        for queue, ended in self._ledger.ended.items():
+            retention = timedelta(seconds=self._ledger.lanes[queue].settings.retention_seconds)
             until = now - retention if exported_until is None else min(now - retention, exported_until)
             while pruned < limit and (at := ended.first()) is not None and at <= until:
-                job = self._jobs[ended.pop()[1]]
+                job = self._ledger.jobs[ended.pop()[1]]
                 # A parent stays as long as its children do: a redriven child wants its results.
-                if not self._flow.has_children(job.id):
-                    self._remove(job)
+                if not self._ledger.flow.has_children(job.id):
+                    self._ledger.remove(job)
                     pruned += 1
-        self._catalogue.tidy()
-        self._keys.forget(now)
+        self._ledger.catalogue.tidy()
+        self._ledger.keys.forget(now)
         return pruned
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, asked: NewJob, now: datetime) -> Enqueued:
-        known = self._jobs.get(asked.id)
+        known = self._ledger.jobs.get(asked.id)
         if known is not None:
             if known.asked != asked:
                 raise IdConflict(asked.id)
             return Enqueued(asked.id, Duplicate.ID)
-        if (answered := self._keys.answered(asked, now)) is not None:
+        if (answered := self._ledger.keys.answered(asked, now)) is not None:
             return Enqueued(answered, Duplicate.IDEMPOTENCY_KEY)
-        if (holder := self._keys.holder(asked)) is not None:
-            self._keys.remember(asked, holder, now)
+        if (holder := self._ledger.keys.holder(asked)) is not None:
+            self._ledger.keys.remember(asked, holder, now)
             return Enqueued(holder, Duplicate.UNIQUE_KEY)
         for parent_id in asked.parents:
-            if parent_id not in self._jobs:
+            if parent_id not in self._ledger.jobs:
                 raise ParentNotFound(asked.id, parent_id)
-        self._keys.remember(asked, asked.id, now)
-        self._add(asked, now)
+        self._ledger.keys.remember(asked, asked.id, now)
+        self._ledger.add(asked, now)
         return Enqueued(asked.id)
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────
@@ -168,7 +155,7 @@ class Machine:
     def lease(self, command: LeaseJobs, tokens: Iterator[LeaseToken], now: datetime) -> list[Leased]:
         """Choose the next jobs of a queue and lease them."""
         leased: list[Leased] = []
-        lane = self._lanes.get(command.queue)
+        lane = self._ledger.lanes.get(command.queue)
         if lane is None:
             return leased
         while len(leased) < command.limit and (job := lane.next(now)) is not None:
@@ -177,58 +164,58 @@ class Machine:
 
     def choose(self, queue: str, limit: int, now: datetime) -> list[JobId]:
         """The jobs that `lease` would take now, in that order; nothing is changed."""
-        lane = self._lanes.get(queue)
+        lane = self._ledger.lanes.get(queue)
         if lane is None:
             return []
         tried: list[tuple[Job, Turns]] = []
         while len(tried) < limit and (job := lane.next(now)) is not None:
             tried.append((job, lane.turns(job)))
-            self._jobs[job.id] = replace(job, status=Status.RUNNING)
+            self._ledger.jobs[job.id] = replace(job, status=Status.RUNNING)
             lane.took(job, now)
         for job, before in reversed(tried):
-            self._jobs[job.id] = job
+            self._ledger.jobs[job.id] = job
             lane.untake(job, before, now)
         return [job.id for job, _ in tried]
 
     def take(self, command: TakeJob, now: datetime) -> Leased:
         """Lease one named job if it may be leased now, whoever chose it and by whatever order."""
-        job = self._job(command.job_id)
-        lane = self._lane(job.queue)
+        job = self._ledger.job(command.job_id)
+        lane = self._ledger.lane(job.queue)
         if (reason := lane.why_not(job, now)) is not None:
             raise NotLeasable(job.id, reason)
         return self._take(job, lane, command.token, command.worker, command.seconds, now)
 
     def heartbeat(self, command: Heartbeat, now: datetime) -> Beat:
-        job = self._job(command.job_id)
+        job = self._ledger.job(command.job_id)
         changes = {} if command.progress is None else {"progress": command.progress}
         beaten = lifecycle.heartbeat(job, command.token, command.seconds, now, **changes)
-        self._keep(job, beaten, now)
+        self._ledger.keep(job, beaten, now)
         assert beaten.lease is not None
-        self._leases.set(beaten.lease.expires_at, job.id)
+        self._ledger.leases.set(beaten.lease.expires_at, job.id)
         return Beat(beaten.lease.expires_at, job.cancel_requested)
 
     def settle(self, command: Settle, now: datetime) -> Settled:
-        job = self._job(command.job_id)
+        job = self._ledger.job(command.job_id)
         if job.lease is None or job.lease.token != command.token:
             return self._settled_before(command)
-        ended, attempt = lifecycle.settle(job, command, self._lane(job.queue).settings, now)
-        self._note(job.id, attempt)
-        self._move(job, ended, now)
+        ended, attempt = lifecycle.settle(job, command, self._ledger.lane(job.queue).settings, now)
+        self._ledger.note(job.id, attempt)
+        self._ledger.move(job, ended, now)
         return _settled(attempt)
 
     # ── Operating ─────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, command: CancelJob, now: datetime) -> Changed:
-        job = self._job(command.job_id)
+        job = self._ledger.job(command.job_id)
         cancelled = lifecycle.cancel(job, now)
         if cancelled == job:  # it was cancelled, or asked to stop, before
             return Changed(job.id, job.status, job.cancel_requested)
-        self._note(job.id, Change(now, Verb.CANCEL, command.actor, command.reason, cancelled.status))
-        others = self._move(job, cancelled, now)
+        self._ledger.note(job.id, Change(now, Verb.CANCEL, command.actor, command.reason, cancelled.status))
+        others = self._ledger.move(job, cancelled, now)
         return Changed(job.id, cancelled.status, cancelled.cancel_requested, others)
 
     def redrive(self, command: RedriveJob, now: datetime) -> Changed:
-        job = self._job(command.job_id)
+        job = self._ledger.job(command.job_id)
         if (Verb.REDRIVE, job.status) not in MOVES:
             raise NotAllowed(job.id, Verb.REDRIVE, job.status)
         if (obstacle := self._cannot_return(job)) is not None:
@@ -238,12 +225,12 @@ class Machine:
         return Changed(job.id, status, others=others)
 
     def configure(self, command: ConfigureQueue, now: datetime) -> QueueSettings:
-        lane = self._lanes.get(command.queue)
+        lane = self._ledger.lanes.get(command.queue)
         settings = (QueueSettings() if lane is None else lane.settings).changed(command.changes)
-        lane = self._lane(command.queue)
+        lane = self._ledger.lane(command.queue)
         if settings != lane.settings:
             detail = described(command.changes)
-            self._note(
+            self._ledger.note(
                 command.queue, Change(now, "configure", command.actor, command.reason, detail=detail), "queue"
             )
             lane.configure(settings, now)
@@ -255,12 +242,12 @@ class Machine:
         schedule, changed = self._timetable.put(command.schedule, now)
         if changed:
             change = Change(now, "put", command.actor, command.reason, detail=told(schedule))
-            self._note(schedule.name, change, "schedule")
+            self._ledger.note(schedule.name, change, "schedule")
         return schedule
 
     def drop_schedule(self, command: DropSchedule, now: datetime) -> Schedule:
         schedule = self._timetable.drop(command.name)
-        self._note(schedule.name, Change(now, "drop", command.actor, command.reason), "schedule")
+        self._ledger.note(schedule.name, Change(now, "drop", command.actor, command.reason), "schedule")
         return schedule
 
     def fire(self, command: Fire, now: datetime) -> Fired:
@@ -272,20 +259,20 @@ class Machine:
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: JobId, now: datetime) -> Job:
-        return self._job(job_id)
+        return self._ledger.job(job_id)
 
     def history(self, subject: tuple[str, str], now: datetime) -> History:
         """The trail of a job, a queue or a schedule, named as ("job", id), ("queue", name) or ("schedule", name)."""
         kind, name = subject
         if kind == "job":
-            self._job(JobId(name))
-        return History(tuple(self._trails.get(subject, ())))
+            self._ledger.job(JobId(name))
+        return History(tuple(self._ledger.trails.get(subject, ())))
 
     def find(self, filter: Filter, after: JobId | None, limit: int) -> Page:
-        return self._catalogue.page(filter, after, limit)
+        return self._ledger.catalogue.page(filter, after, limit)
 
     def queues(self) -> list[QueueView]:
-        lanes = (self._lanes[name] for name in sorted(self._lanes))
+        lanes = (self._ledger.lanes[name] for name in sorted(self._ledger.lanes))
         return [
             QueueView(lane.name, lane.settings, dict(lane.counts), lane.oldest_run_at()) for lane in lanes
         ]
@@ -295,95 +282,15 @@ class Machine:
 
     def next_at(self, queues: Iterable[str], now: datetime) -> datetime | None:
         """When time alone may next let a job of these queues out: never later than the truth; None if never."""
-        lanes = [self._lanes[name] for name in queues if name in self._lanes]
-        moments = [self._leases.first(), self._deadlines.first(), *(lane.next_at(now) for lane in lanes)]
+        lanes = [self._ledger.lanes[name] for name in queues if name in self._ledger.lanes]
+        moments = [
+            self._ledger.leases.first(),
+            self._ledger.deadlines.first(),
+            *(lane.next_at(now) for lane in lanes),
+        ]
         return min((moment for moment in moments if moment is not None), default=None)
 
-    # ── One job's moves, and everything that follows from them ────────────────────────────────────
-
-    def _keep(self, old: Job | None, new: Job, now: datetime) -> None:
-        """Store a job: the one place that keeps every index in step with the jobs."""
-        asked = new.asked
-        self._jobs[asked.id] = new
-        was, status = None if old is None else old.status, new.status
-        if status is was:
-            return
-        lane = self._lane(asked.queue)
-        lane.counts[status] += 1
-        if was is not None:
-            lane.counts[was] -= 1
-        if was is Status.RUNNING:
-            lane.left(new, now)
-        elif was is Status.QUEUED and status is not Status.RUNNING:
-            lane.dropped(new, now)
-        elif was is Status.HELD:
-            lane.unheld(new, now)
-        elif was is Status.WAITING:
-            self._flow.stopped_waiting(asked.id)
-        if status is Status.QUEUED:
-            lane.joined(new, was, now)
-        elif status is Status.RUNNING:
-            lane.took(new, now)
-        if status in ACTIVE:
-            if was not in ACTIVE:
-                self._keys.hold(asked)
-        elif was in ACTIVE:
-            self._keys.let_go(asked)
-        if status in FINISHED:
-            assert new.ended_at is not None
-            self._ended[asked.queue].set(new.ended_at, asked.id)
-        elif was in FINISHED:
-            self._flow.parent_returned(asked.id)
-
-    def _move(self, old: Job, new: Job, now: datetime) -> tuple[JobId, ...]:
-        """Store a job's move and decide the fate of those that wait for it; returns whose fate changed."""
-        self._keep(old, new, now)
-        if new.status not in FINISHED or not self._flow.has_children(new.id):
-            return ()
-        others: list[JobId] = []
-        finished = deque([new])
-        while finished:
-            parent = finished.popleft()
-            assert parent.ended_at is not None
-            for child in self._flow.waiting_children(parent.id):
-                reason = f"parent {parent.id} ended {parent.status}"
-                if parent.status in FAILED_FOR_GOOD and self._flow.gives_up(child.asked):
-                    moved, verb = lifecycle.abandon(child, parent.ended_at), Verb.ABANDON
-                    finished.append(moved)
-                elif self._flow.parent_finished(child.asked):
-                    moved, verb = lifecycle.unblock(child, parent.ended_at), Verb.UNBLOCK
-                else:
-                    continue
-                self._note(child.id, Change(parent.ended_at, verb, BY_FLOW, reason, moved.status))
-                self._keep(child, moved, now)
-                others.append(child.id)
-        return tuple(others)
-
-    def _add(self, asked: NewJob, now: datetime) -> None:
-        run_at = asked.run_at or (now if asked.delay is None else now + asked.delay)
-        expires_at = asked.expires_at or (None if asked.expires_in is None else now + asked.expires_in)
-        if expires_at is not None:
-            self._deadlines.set(expires_at, asked.id)
-        status, cause = self._birth(asked, expires_at, now)
-        ended_at = None if cause is None else now
-        job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
-        self._flow.link(asked)
-        self._catalogue.add(asked.id)
-        self._keep(None, job, now)
-
-    def _birth(
-        self, asked: NewJob, expires_at: datetime | None, now: datetime
-    ) -> tuple[Status, Cause | None]:
-        """What a job is when it comes in, and why it is that if it is cancelled."""
-        if expires_at is not None and expires_at <= now:
-            reason = "it had expired before it came in"
-            self._note(asked.id, Change(now, Verb.EXPIRE, BY_EXPIRY, reason, Status.CANCELLED))
-            return Status.CANCELLED, Cause.EXPIRED
-        if (parent := self._flow.failed_parent(asked)) is not None:
-            reason = f"parent {parent.id} ended {parent.status}"
-            self._note(asked.id, Change(now, Verb.ABANDON, BY_FLOW, reason, Status.CANCELLED))
-            return Status.CANCELLED, Cause.PARENT_FAILED
-        return (Status.WAITING if self._flow.count_pending(asked) else Status.QUEUED), None
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _take(
         self, job: Job, lane: Lane, token: LeaseToken, worker: str, seconds: float | None, now: datetime
@@ -391,42 +298,42 @@ class Machine:
         seconds = lane.settings.lease_seconds if seconds is None else seconds
         lease = Lease(token, worker, now, now + timedelta(seconds=seconds), seconds)
         taken = lifecycle.take(job, lease)
-        self._keep(job, taken, now)
-        self._leases.set(lease.expires_at, job.asked.id)
-        return Leased(taken, token, self._flow.parents(job.asked) if job.asked.parents else ())
+        self._ledger.keep(job, taken, now)
+        self._ledger.leases.set(lease.expires_at, job.asked.id)
+        return Leased(taken, token, self._ledger.flow.parents(job.asked) if job.asked.parents else ())
 
     def _lose(self, job: Job, now: datetime) -> None:
-        lost, attempt = lifecycle.lose(job, self._lane(job.queue).settings)
-        self._note(job.id, attempt)
-        self._move(job, lost, now)
+        lost, attempt = lifecycle.lose(job, self._ledger.lane(job.queue).settings)
+        self._ledger.note(job.id, attempt)
+        self._ledger.move(job, lost, now)
 
     def _expire(self, job: Job, now: datetime) -> None:
         expired = lifecycle.expire(job)
         assert expired.ended_at is not None
         reason = "it had not started by its expires_at"
-        self._note(job.id, Change(expired.ended_at, Verb.EXPIRE, BY_EXPIRY, reason, expired.status))
-        self._move(job, expired, now)
+        self._ledger.note(job.id, Change(expired.ended_at, Verb.EXPIRE, BY_EXPIRY, reason, expired.status))
+        self._ledger.move(job, expired, now)
 
     def _settled_before(self, command: Settle) -> Settled:
         """The answer this settle had when it took effect; a settle that never did has lost its lease."""
         outcome = lifecycle.OUTCOMES[lifecycle.VERBS[type(command)]]
-        for record in reversed(self._trails.get(("job", command.job_id), ())):
+        for record in reversed(self._ledger.trails.get(("job", command.job_id), ())):
             if isinstance(record, Attempt) and record.token == command.token and record.outcome is outcome:
                 return _settled(record)
         raise LeaseLost(command.job_id)
 
     def _cannot_return(self, job: Job) -> PenstockError | None:
         """What keeps a job that ended from coming back."""
-        if (holder := self._keys.holder(job.asked)) is not None:
+        if (holder := self._ledger.keys.holder(job.asked)) is not None:
             return UniqueConflict(job.id, job.asked.unique_key or "", holder)
-        if (parent := self._flow.failed_parent(job.asked)) is not None:
+        if (parent := self._ledger.flow.failed_parent(job.asked)) is not None:
             return ParentFailed(job.id, parent.id, parent.status)
         return None
 
     def _bring_back(self, job: Job, actor: str, reason: str | None, now: datetime) -> Status:
-        status = Status.WAITING if self._flow.count_pending(job.asked) else Status.QUEUED
-        self._note(job.id, Change(now, Verb.REDRIVE, actor, reason, status))
-        self._keep(job, lifecycle.redrive(job, status, now), now)
+        status = Status.WAITING if self._ledger.flow.count_pending(job.asked) else Status.QUEUED
+        self._ledger.note(job.id, Change(now, Verb.REDRIVE, actor, reason, status))
+        self._ledger.keep(job, lifecycle.redrive(job, status, now), now)
         return status
 
     def _bring_back_descendants(self, job: Job, actor: str, now: datetime) -> tuple[JobId, ...]:
@@ -435,7 +342,7 @@ class Machine:
         parents = deque([job.id])
         while parents:
             parent_id = parents.popleft()
-            for child in self._flow.children(parent_id):
+            for child in self._ledger.flow.children(parent_id):
                 if child.cause is Cause.PARENT_FAILED and self._cannot_return(child) is None:
                     self._bring_back(child, actor, f"parent {parent_id} was brought back", now)
                     back.append(child.id)
@@ -444,53 +351,8 @@ class Machine:
 
     def _fire(self, schedule: Schedule, at: datetime, now: datetime) -> Enqueued:
         asked = fire_job(self.tenant, schedule, at)
-        if asked.id in self._jobs:  # this fire time had its job, perhaps from an earlier form of the schedule
-            return Enqueued(asked.id, Duplicate.ID)
-        return self.enqueue(asked, now)
-
-    def _remove(self, job: Job) -> None:
-        del self._jobs[job.id]
-        self._trails.pop(("job", job.id), None)
-        self._lanes[job.queue].counts[job.status] -= 1
-        for parent_id in self._flow.unlink(job.asked):
-            parent = self._jobs[parent_id]
-            if parent.status in FINISHED and parent.ended_at is not None:
-                self._ended[parent.queue].set(parent.ended_at, parent_id)
-
-    # ── Small things ──────────────────────────────────────────────────────────────────────────────
-
-    def _job(self, job_id: JobId) -> Job:
-        job = self._jobs.get(job_id)
-        if job is None:
-            raise JobNotFound(job_id)
-        return job
-
-    def _lane(self, queue: str) -> Lane:
-        lane = self._lanes.get(queue)
-        if lane is None:
-            lane = self._lanes[queue] = Lane(queue, self._jobs)
-            self._ended[queue] = Timers(self._may_leave)
-        return lane
-
-    def _note(self, name: str, record: Record, kind: str = "job") -> None:
-        self._trails.setdefault((kind, name), []).append(record)
-
-    def _is_leased_until(self, at: datetime, job_id: JobId) -> bool:
-        job = self._jobs.get(job_id)
-        return job is not None and job.lease is not None and job.lease.expires_at == at
-
-    def _must_start_by(self, at: datetime, job_id: JobId) -> bool:
-        job = self._jobs.get(job_id)
-        return (
-            job is not None
-            and job.expires_at == at
-            and job.leases == 0
-            and job.status in (Status.WAITING, Status.QUEUED)
-        )
-
-    def _may_leave(self, at: datetime, job_id: JobId) -> bool:
-        job = self._jobs.get(job_id)
-        return job is not None and job.ended_at == at and job.status in (Status.SUCCEEDED, Status.CANCELLED)
+        # This fire time may have had its job from an earlier form of the schedule; then that is the one.
+        return Enqueued(asked.id, Duplicate.ID) if asked.id in self._ledger.jobs else self.enqueue(asked, now)
 
 
 def _settled(attempt: Attempt) -> Settled:

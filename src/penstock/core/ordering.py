@@ -80,8 +80,8 @@ class Lane:
         self._listed = 0
         self._throttled: list[tuple[datetime, str]] = []
         self._orders: dict[str, Order] = {}
-        self._later = Timers(self._is_queued)
-        self._queued = Timers(self._is_queued)
+        self._later = Timers(self._is_queued, lambda: self.counts[Status.QUEUED])
+        self._queued = Timers(self._is_queued, lambda: self.counts[Status.QUEUED])
         self._stale = 0
 
     # ── Being told ────────────────────────────────────────────────────────────────────────────────

@@ -8,27 +8,38 @@ from heapq import heapify, heappop, heappush
 
 from penstock.core.job import JobId
 
+_SPARE = 1024
+"""Timers beyond twice the needed number that are kept before the heap is cleaned."""
+
 
 class Timers:
-    """A heap of (time, job). What no longer applies is dropped when it comes up, or when it outweighs the rest.
+    """A heap of (time, job), of which some no longer apply.
 
-    The same timer may be set twice; the order in which equal ones come up does not show.
+    Those are dropped when they come up, two with each timer that is set, and all at once when they outweigh
+    the rest: cleaning costs O(1) per timer ever set. `needed` says how many can apply at most; without it every
+    doubling is taken for an outweighing. The same timer may be set twice; which of the two comes up does not show.
     """
 
-    __slots__ = ("_applies", "_heap", "_room")
+    __slots__ = ("_applies", "_heap", "_needed", "_room")
 
-    def __init__(self, applies: Callable[[datetime, JobId], bool]) -> None:
+    def __init__(
+        self, applies: Callable[[datetime, JobId], bool], needed: Callable[[], int] | None = None
+    ) -> None:
         self._applies = applies
+        self._needed = needed
         self._heap: list[tuple[datetime, JobId]] = []
-        self._room = 1024
+        self._room = _SPARE
 
     def set(self, at: datetime, job_id: JobId) -> None:
-        heappush(self._heap, (at, job_id))
-        if len(self._heap) > self._room:
-            # Twice what is live, so that cleaning up costs O(1) per timer ever set.
-            self._heap = list({timer for timer in self._heap if self._applies(*timer)})
-            heapify(self._heap)
-            self._room = max(1024, 2 * len(self._heap))
+        """Look at a job at a time. It must apply already: what does not is taken for spent."""
+        heap = self._heap
+        heappush(heap, (at, job_id))
+        if not self._applies(*heap[0]):
+            heappop(heap)
+            if heap and not self._applies(*heap[0]):
+                heappop(heap)
+        if len(heap) > self._room:
+            self._clean()
 
     def first(self) -> datetime | None:
         """The time of the soonest one that applies."""
@@ -40,3 +51,9 @@ class Timers:
     def pop(self) -> tuple[datetime, JobId]:
         """Take the one that `first` told of."""
         return heappop(self._heap)
+
+    def _clean(self) -> None:
+        if self._needed is None or len(self._heap) > 2 * self._needed() + _SPARE:
+            self._heap = list({timer for timer in self._heap if self._applies(*timer)})
+            heapify(self._heap)
+        self._room = max(_SPARE, 2 * len(self._heap)) if self._needed is None else 2 * self._needed() + _SPARE

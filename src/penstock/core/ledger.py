@@ -1,0 +1,165 @@
+"""All jobs of one tenant and every index over them, kept in step."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+
+from penstock.core import lifecycle
+from penstock.core.catalogue import Catalogue
+from penstock.core.errors import JobNotFound
+from penstock.core.flow import Flow
+from penstock.core.job import Cause, Change, Job, JobId, NewJob, Record, Status
+from penstock.core.keys import Keys
+from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, Verb
+from penstock.core.ordering import Lane
+from penstock.core.timers import Timers
+
+BY_FLOW = "rule:flow"
+BY_EXPIRY = "rule:expiry"
+
+
+class Ledger:
+    """What the machine knows. `keep` is the one place where a job is stored; what follows from a move is `move`."""
+
+    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
+        self.tenant = tenant
+        self.jobs: dict[JobId, Job] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.trails: dict[tuple[str, str], list[Record]] = {}
+        self.keys = Keys()
+        self.flow = Flow(self.jobs)
+        self.catalogue = Catalogue(self.jobs)
+        self.leases = Timers(self._is_leased_until, lambda: sum(lane.running for lane in self.lanes.values()))
+        self.deadlines = Timers(self._must_start_by)
+        self.ended: dict[str, Timers] = {}
+        self._lane_class = lane_class
+
+    def job(self, job_id: JobId) -> Job:
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        return job
+
+    def lane(self, queue: str) -> Lane:
+        lane = self.lanes.get(queue)
+        if lane is None:
+            lane = self.lanes[queue] = self._lane_class(queue, self.jobs)
+            self.ended[queue] = Timers(self._may_leave)
+        return lane
+
+    def note(self, name: str, record: Record, kind: str = "job") -> None:
+        """Add a line to the audit trail of a job, a queue or a schedule."""
+        self.trails.setdefault((kind, name), []).append(record)
+
+    def add(self, asked: NewJob, now: datetime) -> None:
+        """Take a new job in."""
+        run_at = asked.run_at or (now if asked.delay is None else now + asked.delay)
+        expires_at = asked.expires_at or (None if asked.expires_in is None else now + asked.expires_in)
+        status, cause = self._birth(asked, expires_at, now)
+        ended_at = None if cause is None else now
+        job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
+        self.flow.link(asked)
+        self.catalogue.add(asked.id)
+        self.keep(None, job, now)
+        if expires_at is not None:
+            self.deadlines.set(expires_at, asked.id)
+
+    def _birth(
+        self, asked: NewJob, expires_at: datetime | None, now: datetime
+    ) -> tuple[Status, Cause | None]:
+        """What a job is when it comes in, and why it is that if it is cancelled."""
+        if expires_at is not None and expires_at <= now:
+            reason = "it had expired before it came in"
+            self.note(asked.id, Change(now, Verb.EXPIRE, BY_EXPIRY, reason, Status.CANCELLED))
+            return Status.CANCELLED, Cause.EXPIRED
+        if (parent := self.flow.failed_parent(asked)) is not None:
+            reason = f"parent {parent.id} ended {parent.status}"
+            self.note(asked.id, Change(now, Verb.ABANDON, BY_FLOW, reason, Status.CANCELLED))
+            return Status.CANCELLED, Cause.PARENT_FAILED
+        return (Status.WAITING if self.flow.count_pending(asked) else Status.QUEUED), None
+
+    def keep(self, old: Job | None, new: Job, now: datetime) -> None:
+        """Store a job: the one place that keeps every index in step with the jobs."""
+        asked = new.asked
+        self.jobs[asked.id] = new
+        was, status = None if old is None else old.status, new.status
+        if status is was:
+            return
+        lane = self.lane(asked.queue)
+        lane.counts[status] += 1
+        if was is not None:
+            lane.counts[was] -= 1
+        if was is Status.RUNNING:
+            lane.left(new, now)
+        elif was is Status.QUEUED and status is not Status.RUNNING:
+            lane.dropped(new, now)
+        elif was is Status.HELD:
+            lane.unheld(new, now)
+        elif was is Status.WAITING:
+            self.flow.stopped_waiting(asked.id)
+        if status is Status.QUEUED:
+            lane.joined(new, was, now)
+        elif status is Status.RUNNING:
+            lane.took(new, now)
+        if status in ACTIVE:
+            if was not in ACTIVE:
+                self.keys.hold(asked)
+        elif was in ACTIVE:
+            self.keys.let_go(asked)
+        if status in FINISHED:
+            assert new.ended_at is not None
+            self.ended[asked.queue].set(new.ended_at, asked.id)
+        elif was in FINISHED:
+            self.flow.parent_returned(asked.id)
+
+    def move(self, old: Job, new: Job, now: datetime) -> tuple[JobId, ...]:
+        """Store a job's move and decide the fate of those that wait for it; returns whose fate changed."""
+        self.keep(old, new, now)
+        if new.status not in FINISHED or not self.flow.has_children(new.id):
+            return ()
+        others: list[JobId] = []
+        finished = deque([new])
+        while finished:
+            parent = finished.popleft()
+            assert parent.ended_at is not None
+            for child in self.flow.waiting_children(parent.id):
+                reason = f"parent {parent.id} ended {parent.status}"
+                if parent.status in FAILED_FOR_GOOD and self.flow.gives_up(child.asked):
+                    moved, verb = lifecycle.abandon(child, parent.ended_at), Verb.ABANDON
+                    finished.append(moved)
+                elif self.flow.parent_finished(child.asked):
+                    moved, verb = lifecycle.unblock(child, parent.ended_at), Verb.UNBLOCK
+                else:
+                    continue
+                self.note(child.id, Change(parent.ended_at, verb, BY_FLOW, reason, moved.status))
+                self.keep(child, moved, now)
+                others.append(child.id)
+        return tuple(others)
+
+    def remove(self, job: Job) -> None:
+        """Let go of a job that has ended, and of its trail."""
+        del self.jobs[job.id]
+        self.trails.pop(("job", job.id), None)
+        self.lanes[job.queue].counts[job.status] -= 1
+        for parent_id in self.flow.unlink(job.asked):
+            parent = self.jobs[parent_id]
+            if parent.status in FINISHED and parent.ended_at is not None:
+                self.ended[parent.queue].set(parent.ended_at, parent_id)
+
+    def _is_leased_until(self, at: datetime, job_id: JobId) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.lease is not None and job.lease.expires_at == at
+
+    def _must_start_by(self, at: datetime, job_id: JobId) -> bool:
+        job = self.jobs.get(job_id)
+        return (
+            job is not None
+            and job.expires_at == at
+            and job.leases == 0
+            and job.status in (Status.WAITING, Status.QUEUED)
+        )
+
+    def _may_leave(self, at: datetime, job_id: JobId) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.ended_at == at and job.status in (Status.SUCCEEDED, Status.CANCELLED)
