@@ -14,7 +14,7 @@ from support.planted import PLANTED
 from support.stores import STORES
 
 QUICK = settings(
-    max_examples=80,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -83,7 +83,7 @@ class Watched(Differential):
 
 def test_the_machine_agrees_with_a_look_at_every_job() -> None:
     quick = settings(
-        max_examples=60,
+        max_examples=40,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=list(HealthCheck),
