@@ -803,20 +803,20 @@ def size(timers: Timers) -> int:
 
 def weights(machine: Machine) -> dict[str, int]:
     """How much every private collection of a machine holds. Trails are counted, not their records: history is kept."""
-    lanes = list(machine._ledger.lanes.values())
+    lanes = list(machine.ledger.lanes.values())
     groups = [group for lane in lanes for group in (*lane._groups.values(), *lane._idle.values())]
     return {
-        "jobs": len(machine._ledger.jobs),
-        "trails": len(machine._ledger.trails),
-        "leases": size(machine._ledger.leases),
-        "deadlines": size(machine._ledger.deadlines),
-        "ended": sum(size(timers) for timers in machine._ledger.ended.values()),
-        "catalogue": len(machine._ledger.catalogue._ids),
-        "requests": len(machine._ledger.keys._requests),
-        "windows": len(machine._ledger.keys._windows),
-        "holders": len(machine._ledger.keys._holders),
-        "children": len(machine._ledger.flow._children),
-        "pending": len(machine._ledger.flow._pending),
+        "jobs": len(machine.ledger.jobs),
+        "trails": len(machine.ledger.trails),
+        "leases": size(machine.ledger.leases),
+        "deadlines": size(machine.ledger.deadlines),
+        "ended": sum(size(timers) for timers in machine.ledger.ended.values()),
+        "catalogue": len(machine.ledger.catalogue._ids),
+        "requests": len(machine.ledger.keys.requests),
+        "windows": len(machine.ledger.keys._windows),
+        "holders": len(machine.ledger.keys._holders),
+        "children": len(machine.ledger.flow._children),
+        "pending": len(machine.ledger.flow._pending),
         "later": sum(size(lane._later) for lane in lanes),
         "queued": sum(size(lane._queued) for lane in lanes),
         "rotation": sum(len(lane._rotation) for lane in lanes),

@@ -19,7 +19,7 @@ class TakesAnyToken(Machine):
     """Settles whatever the token: a stale worker ends the job another one runs."""
 
     def settle(self, command: Settle, now: datetime) -> Settled:
-        lease = self._ledger.job(command.job_id).lease
+        lease = self.ledger.job(command.job_id).lease
         return super().settle(command if lease is None else replace(command, token=lease.token), now)
 
 
@@ -27,7 +27,7 @@ class RevivesOnHeartbeat(Machine):
     """Heartbeats whatever the token."""
 
     def heartbeat(self, command: Heartbeat, now: datetime) -> Beat:
-        lease = self._ledger.job(command.job_id).lease
+        lease = self.ledger.job(command.job_id).lease
         return super().heartbeat(command if lease is None else replace(command, token=lease.token), now)
 
 
@@ -101,7 +101,7 @@ class LetsChildrenGoEarly(Machine):
 
     def __init__(self, tenant: str) -> None:
         super().__init__(tenant)
-        self._ledger.flow.parent_finished = lambda child: True  # type: ignore[method-assign]
+        self.ledger.flow.parent_finished = lambda child: True  # type: ignore[method-assign]
 
 
 class FiresTwice(Machine):

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
+from support.postgres import EmptyPostgresStore
 
 STORES: dict[str, Callable[[FakeClock], Store]] = {
     "memory": MemoryStore,
+    "postgres": EmptyPostgresStore,
 }

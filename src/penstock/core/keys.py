@@ -12,7 +12,7 @@ from penstock.core.errors import IdempotencyConflict
 from penstock.core.job import JobId, NewJob
 
 
-class _Request(Struct, frozen=True, gc=False):
+class Request(Struct, frozen=True, gc=False):
     job_id: JobId
     fingerprint: str
     until: datetime
@@ -20,15 +20,22 @@ class _Request(Struct, frozen=True, gc=False):
 
 class Keys:
     def __init__(self) -> None:
-        self._requests: dict[str, _Request] = {}
+        self.requests: dict[str, Request] = {}
         self._windows: list[tuple[datetime, str]] = []
         self._holders: dict[tuple[str, str], JobId] = {}
+
+    def restore_request(self, key: str, job_id: JobId, fingerprint: str, until: datetime) -> None:
+        """Take a request as it was remembered elsewhere."""
+        self.requests[key] = Request(job_id, fingerprint, until)
+
+    def restore_holder(self, queue: str, unique_key: str, job_id: JobId) -> None:
+        self._holders[queue, unique_key] = job_id
 
     def answered(self, asked: NewJob, now: datetime) -> JobId | None:
         """The job that answered this request before, if its window is still open."""
         if asked.idempotency_key is None:
             return None
-        request = self._requests.get(asked.idempotency_key)
+        request = self.requests.get(asked.idempotency_key)
         if request is None or request.until <= now:
             return None
         if request.fingerprint != fingerprint(asked):
@@ -39,15 +46,15 @@ class Keys:
         """From now on, until its window closes, this request has this answer."""
         if asked.idempotency_key is not None:
             until = now + asked.idempotency_window
-            self._requests[asked.idempotency_key] = _Request(job_id, fingerprint(asked), until)
+            self.requests[asked.idempotency_key] = Request(job_id, fingerprint(asked), until)
             heappush(self._windows, (until, asked.idempotency_key))
 
     def forget(self, now: datetime) -> None:
         """Drop the requests whose window has closed."""
         while self._windows and self._windows[0][0] <= now:
             until, key = heappop(self._windows)
-            if key in self._requests and self._requests[key].until == until:
-                del self._requests[key]
+            if key in self.requests and self.requests[key].until == until:
+                del self.requests[key]
 
     def holder(self, asked: NewJob) -> JobId | None:
         """The active job that holds this job's unique key."""

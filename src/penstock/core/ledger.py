@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import datetime
 
 from penstock.core import lifecycle
@@ -64,6 +65,27 @@ class Ledger:
         self.keep(None, job, now)
         if expires_at is not None:
             self.deadlines.set(expires_at, asked.id)
+
+    def restore(self, jobs: Sequence[Job], now: datetime) -> None:
+        """Take jobs as they stand, from wherever they were kept; whose parents do not come along keeps waiting."""
+        self.jobs.update((job.id, job) for job in jobs)
+        for job in jobs:
+            lane = self.lane(job.queue)
+            lane.counts[job.status] += 1
+            lane.restored(job, now)
+            self.flow.link(job.asked)
+            self.catalogue.add(job.id)
+            if job.status in ACTIVE:
+                self.keys.hold(job.asked)
+            if job.lease is not None:
+                self.leases.set(job.lease.expires_at, job.id)
+            if job.expires_at is not None:
+                self.deadlines.set(job.expires_at, job.id)
+            if job.status in FINISHED and job.ended_at is not None:
+                self.ended[job.queue].set(job.ended_at, job.id)
+        for job in jobs:
+            if job.status is Status.WAITING and all(parent in self.jobs for parent in job.asked.parents):
+                self.flow.count_pending(job.asked)
 
     def _birth(
         self, asked: NewJob, expires_at: datetime | None, now: datetime

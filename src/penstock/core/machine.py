@@ -87,12 +87,13 @@ def each(
 class Machine:
     """The jobs, queues and schedules of one tenant. Every verb costs O(log n) in the number of jobs."""
 
+    ledger_class: type[Ledger] = Ledger
     lane_class: type[Lane] = Lane
     """What decides the order; tests put broken ones here to see that they are found out."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        self._ledger = Ledger(tenant, self.lane_class)
+        self.ledger = self.ledger_class(tenant, self.lane_class)
         self._timetable = Timetable()
 
     # ── Time ──────────────────────────────────────────────────────────────────────────────────────
@@ -104,50 +105,58 @@ class Machine:
         """
         lost = expired = 0
         while True:
-            lost_at, expired_at = self._ledger.leases.first(), self._ledger.deadlines.first()
+            lost_at, expired_at = self.ledger.leases.first(), self.ledger.deadlines.first()
             if lost_at is not None and lost_at <= now and (expired_at is None or lost_at <= expired_at):
-                self._lose(self._ledger.jobs[self._ledger.leases.pop()[1]], now)
+                self._lose(self.ledger.jobs[self.ledger.leases.pop()[1]], now)
                 lost += 1
             elif expired_at is not None and expired_at <= now:
-                self._expire(self._ledger.jobs[self._ledger.deadlines.pop()[1]], now)
+                self._expire(self.ledger.jobs[self.ledger.deadlines.pop()[1]], now)
                 expired += 1
             else:
                 return Swept(lost, expired)
 
     def prune(self, now: datetime, limit: int, exported_until: datetime | None = None) -> int:
         """Let go of jobs whose retention has passed; of none that ended later than the lake has seen."""
-        pruned = 0
-        for queue, ended in self._ledger.ended.items():
-            retention = timedelta(seconds=self._ledger.lanes[queue].settings.retention_seconds)
-            until = now - retention if exported_until is None else min(now - retention, exported_until)
-            while pruned < limit and (at := ended.first()) is not None and at <= until:
-                job = self._ledger.jobs[ended.pop()[1]]
-                # A parent stays as long as its children do: a redriven child wants its results.
-                if not self._ledger.flow.has_children(job.id):
-                    self._ledger.remove(job)
-                    pruned += 1
-        self._ledger.catalogue.tidy()
-        self._ledger.keys.forget(now)
+        pruned, before = 0, -1
+        while pruned > before:  # again, as long as children that left made their parents free to go
+            before = pruned
+            for queue in self.ledger.lanes:
+                pruned += self._prune(queue, now, limit - pruned, exported_until)
+        self.ledger.catalogue.tidy()
+        self.ledger.keys.forget(now)
+        return pruned
+
+    def _prune(self, queue: str, now: datetime, limit: int, exported_until: datetime | None) -> int:
+        pruned, ended = 0, self.ledger.ended[queue]
+        until = now - timedelta(seconds=self.ledger.lanes[queue].settings.retention_seconds)
+        if exported_until is not None:
+            until = min(until, exported_until)
+        while pruned < limit and (at := ended.first()) is not None and at <= until:
+            job = self.ledger.jobs[ended.pop()[1]]
+            # A parent stays as long as its children do: a redriven child wants its results.
+            if not self.ledger.flow.has_children(job.id):
+                self.ledger.remove(job)
+                pruned += 1
         return pruned
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, asked: NewJob, now: datetime) -> Enqueued:
-        known = self._ledger.jobs.get(asked.id)
+        known = self.ledger.jobs.get(asked.id)
         if known is not None:
             if known.asked != asked:
                 raise IdConflict(asked.id)
             return Enqueued(asked.id, Duplicate.ID)
-        if (answered := self._ledger.keys.answered(asked, now)) is not None:
+        if (answered := self.ledger.keys.answered(asked, now)) is not None:
             return Enqueued(answered, Duplicate.IDEMPOTENCY_KEY)
-        if (holder := self._ledger.keys.holder(asked)) is not None:
-            self._ledger.keys.remember(asked, holder, now)
+        if (holder := self.ledger.keys.holder(asked)) is not None:
+            self.ledger.keys.remember(asked, holder, now)
             return Enqueued(holder, Duplicate.UNIQUE_KEY)
         for parent_id in asked.parents:
-            if parent_id not in self._ledger.jobs:
+            if parent_id not in self.ledger.jobs:
                 raise ParentNotFound(asked.id, parent_id)
-        self._ledger.keys.remember(asked, asked.id, now)
-        self._ledger.add(asked, now)
+        self.ledger.keys.remember(asked, asked.id, now)
+        self.ledger.add(asked, now)
         return Enqueued(asked.id)
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +164,7 @@ class Machine:
     def lease(self, command: LeaseJobs, tokens: Iterator[LeaseToken], now: datetime) -> list[Leased]:
         """Choose the next jobs of a queue and lease them."""
         leased: list[Leased] = []
-        lane = self._ledger.lanes.get(command.queue)
+        lane = self.ledger.lanes.get(command.queue)
         if lane is None:
             return leased
         while len(leased) < command.limit and (job := lane.next(now)) is not None:
@@ -164,58 +173,58 @@ class Machine:
 
     def choose(self, queue: str, limit: int, now: datetime) -> list[JobId]:
         """The jobs that `lease` would take now, in that order; nothing is changed."""
-        lane = self._ledger.lanes.get(queue)
+        lane = self.ledger.lanes.get(queue)
         if lane is None:
             return []
         tried: list[tuple[Job, Turns]] = []
         while len(tried) < limit and (job := lane.next(now)) is not None:
             tried.append((job, lane.turns(job)))
-            self._ledger.jobs[job.id] = replace(job, status=Status.RUNNING)
+            self.ledger.jobs[job.id] = replace(job, status=Status.RUNNING)
             lane.took(job, now)
         for job, before in reversed(tried):
-            self._ledger.jobs[job.id] = job
+            self.ledger.jobs[job.id] = job
             lane.untake(job, before, now)
         return [job.id for job, _ in tried]
 
     def take(self, command: TakeJob, now: datetime) -> Leased:
         """Lease one named job if it may be leased now, whoever chose it and by whatever order."""
-        job = self._ledger.job(command.job_id)
-        lane = self._ledger.lane(job.queue)
+        job = self.ledger.job(command.job_id)
+        lane = self.ledger.lane(job.queue)
         if (reason := lane.why_not(job, now)) is not None:
             raise NotLeasable(job.id, reason)
         return self._take(job, lane, command.token, command.worker, command.seconds, now)
 
     def heartbeat(self, command: Heartbeat, now: datetime) -> Beat:
-        job = self._ledger.job(command.job_id)
+        job = self.ledger.job(command.job_id)
         changes = {} if command.progress is None else {"progress": command.progress}
         beaten = lifecycle.heartbeat(job, command.token, command.seconds, now, **changes)
-        self._ledger.keep(job, beaten, now)
+        self.ledger.keep(job, beaten, now)
         assert beaten.lease is not None
-        self._ledger.leases.set(beaten.lease.expires_at, job.id)
+        self.ledger.leases.set(beaten.lease.expires_at, job.id)
         return Beat(beaten.lease.expires_at, job.cancel_requested)
 
     def settle(self, command: Settle, now: datetime) -> Settled:
-        job = self._ledger.job(command.job_id)
+        job = self.ledger.job(command.job_id)
         if job.lease is None or job.lease.token != command.token:
             return self._settled_before(command)
-        ended, attempt = lifecycle.settle(job, command, self._ledger.lane(job.queue).settings, now)
-        self._ledger.note(job.id, attempt)
-        self._ledger.move(job, ended, now)
+        ended, attempt = lifecycle.settle(job, command, self.ledger.lane(job.queue).settings, now)
+        self.ledger.note(job.id, attempt)
+        self.ledger.move(job, ended, now)
         return _settled(attempt)
 
     # ── Operating ─────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, command: CancelJob, now: datetime) -> Changed:
-        job = self._ledger.job(command.job_id)
+        job = self.ledger.job(command.job_id)
         cancelled = lifecycle.cancel(job, now)
         if cancelled == job:  # it was cancelled, or asked to stop, before
             return Changed(job.id, job.status, job.cancel_requested)
-        self._ledger.note(job.id, Change(now, Verb.CANCEL, command.actor, command.reason, cancelled.status))
-        others = self._ledger.move(job, cancelled, now)
+        self.ledger.note(job.id, Change(now, Verb.CANCEL, command.actor, command.reason, cancelled.status))
+        others = self.ledger.move(job, cancelled, now)
         return Changed(job.id, cancelled.status, cancelled.cancel_requested, others)
 
     def redrive(self, command: RedriveJob, now: datetime) -> Changed:
-        job = self._ledger.job(command.job_id)
+        job = self.ledger.job(command.job_id)
         if (Verb.REDRIVE, job.status) not in MOVES:
             raise NotAllowed(job.id, Verb.REDRIVE, job.status)
         if (obstacle := self._cannot_return(job)) is not None:
@@ -225,12 +234,12 @@ class Machine:
         return Changed(job.id, status, others=others)
 
     def configure(self, command: ConfigureQueue, now: datetime) -> QueueSettings:
-        lane = self._ledger.lanes.get(command.queue)
+        lane = self.ledger.lanes.get(command.queue)
         settings = (QueueSettings() if lane is None else lane.settings).changed(command.changes)
-        lane = self._ledger.lane(command.queue)
+        lane = self.ledger.lane(command.queue)
         if settings != lane.settings:
             detail = described(command.changes)
-            self._ledger.note(
+            self.ledger.note(
                 command.queue, Change(now, "configure", command.actor, command.reason, detail=detail), "queue"
             )
             lane.configure(settings, now)
@@ -242,12 +251,16 @@ class Machine:
         schedule, changed = self._timetable.put(command.schedule, now)
         if changed:
             change = Change(now, "put", command.actor, command.reason, detail=told(schedule))
-            self._ledger.note(schedule.name, change, "schedule")
+            self.ledger.note(schedule.name, change, "schedule")
         return schedule
+
+    def restore_schedules(self, schedules: Iterable[Schedule]) -> None:
+        """Take schedules as they stand, from wherever they were kept."""
+        self._timetable.restore(schedules)
 
     def drop_schedule(self, command: DropSchedule, now: datetime) -> Schedule:
         schedule = self._timetable.drop(command.name)
-        self._ledger.note(schedule.name, Change(now, "drop", command.actor, command.reason), "schedule")
+        self.ledger.note(schedule.name, Change(now, "drop", command.actor, command.reason), "schedule")
         return schedule
 
     def fire(self, command: Fire, now: datetime) -> Fired:
@@ -259,20 +272,20 @@ class Machine:
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: JobId, now: datetime) -> Job:
-        return self._ledger.job(job_id)
+        return self.ledger.job(job_id)
 
     def history(self, subject: tuple[str, str], now: datetime) -> History:
         """The trail of a job, a queue or a schedule, named as ("job", id), ("queue", name) or ("schedule", name)."""
         kind, name = subject
         if kind == "job":
-            self._ledger.job(JobId(name))
-        return History(tuple(self._ledger.trails.get(subject, ())))
+            self.ledger.job(JobId(name))
+        return History(tuple(self.ledger.trails.get(subject, ())))
 
     def find(self, filter: Filter, after: JobId | None, limit: int) -> Page:
-        return self._ledger.catalogue.page(filter, after, limit)
+        return self.ledger.catalogue.page(filter, after, limit)
 
     def queues(self) -> list[QueueView]:
-        lanes = (self._ledger.lanes[name] for name in sorted(self._ledger.lanes))
+        lanes = (self.ledger.lanes[name] for name in sorted(self.ledger.lanes))
         return [
             QueueView(lane.name, lane.settings, dict(lane.counts), lane.oldest_run_at()) for lane in lanes
         ]
@@ -282,10 +295,10 @@ class Machine:
 
     def next_at(self, queues: Iterable[str], now: datetime) -> datetime | None:
         """When time alone may next let a job of these queues out: never later than the truth; None if never."""
-        lanes = [self._ledger.lanes[name] for name in queues if name in self._ledger.lanes]
+        lanes = [self.ledger.lanes[name] for name in queues if name in self.ledger.lanes]
         moments = [
-            self._ledger.leases.first(),
-            self._ledger.deadlines.first(),
+            self.ledger.leases.first(),
+            self.ledger.deadlines.first(),
             *(lane.next_at(now) for lane in lanes),
         ]
         return min((moment for moment in moments if moment is not None), default=None)
@@ -298,42 +311,42 @@ class Machine:
         seconds = lane.settings.lease_seconds if seconds is None else seconds
         lease = Lease(token, worker, now, now + timedelta(seconds=seconds), seconds)
         taken = lifecycle.take(job, lease)
-        self._ledger.keep(job, taken, now)
-        self._ledger.leases.set(lease.expires_at, job.asked.id)
-        return Leased(taken, token, self._ledger.flow.parents(job.asked) if job.asked.parents else ())
+        self.ledger.keep(job, taken, now)
+        self.ledger.leases.set(lease.expires_at, job.asked.id)
+        return Leased(taken, token, self.ledger.flow.parents(job.asked) if job.asked.parents else ())
 
     def _lose(self, job: Job, now: datetime) -> None:
-        lost, attempt = lifecycle.lose(job, self._ledger.lane(job.queue).settings)
-        self._ledger.note(job.id, attempt)
-        self._ledger.move(job, lost, now)
+        lost, attempt = lifecycle.lose(job, self.ledger.lane(job.queue).settings)
+        self.ledger.note(job.id, attempt)
+        self.ledger.move(job, lost, now)
 
     def _expire(self, job: Job, now: datetime) -> None:
         expired = lifecycle.expire(job)
         assert expired.ended_at is not None
         reason = "it had not started by its expires_at"
-        self._ledger.note(job.id, Change(expired.ended_at, Verb.EXPIRE, BY_EXPIRY, reason, expired.status))
-        self._ledger.move(job, expired, now)
+        self.ledger.note(job.id, Change(expired.ended_at, Verb.EXPIRE, BY_EXPIRY, reason, expired.status))
+        self.ledger.move(job, expired, now)
 
     def _settled_before(self, command: Settle) -> Settled:
         """The answer this settle had when it took effect; a settle that never did has lost its lease."""
         outcome = lifecycle.OUTCOMES[lifecycle.VERBS[type(command)]]
-        for record in reversed(self._ledger.trails.get(("job", command.job_id), ())):
+        for record in reversed(self.ledger.trails.get(("job", command.job_id), ())):
             if isinstance(record, Attempt) and record.token == command.token and record.outcome is outcome:
                 return _settled(record)
         raise LeaseLost(command.job_id)
 
     def _cannot_return(self, job: Job) -> PenstockError | None:
         """What keeps a job that ended from coming back."""
-        if (holder := self._ledger.keys.holder(job.asked)) is not None:
+        if (holder := self.ledger.keys.holder(job.asked)) is not None:
             return UniqueConflict(job.id, job.asked.unique_key or "", holder)
-        if (parent := self._ledger.flow.failed_parent(job.asked)) is not None:
+        if (parent := self.ledger.flow.failed_parent(job.asked)) is not None:
             return ParentFailed(job.id, parent.id, parent.status)
         return None
 
     def _bring_back(self, job: Job, actor: str, reason: str | None, now: datetime) -> Status:
-        status = Status.WAITING if self._ledger.flow.count_pending(job.asked) else Status.QUEUED
-        self._ledger.note(job.id, Change(now, Verb.REDRIVE, actor, reason, status))
-        self._ledger.keep(job, lifecycle.redrive(job, status, now), now)
+        status = Status.WAITING if self.ledger.flow.count_pending(job.asked) else Status.QUEUED
+        self.ledger.note(job.id, Change(now, Verb.REDRIVE, actor, reason, status))
+        self.ledger.keep(job, lifecycle.redrive(job, status, now), now)
         return status
 
     def _bring_back_descendants(self, job: Job, actor: str, now: datetime) -> tuple[JobId, ...]:
@@ -342,7 +355,7 @@ class Machine:
         parents = deque([job.id])
         while parents:
             parent_id = parents.popleft()
-            for child in self._ledger.flow.children(parent_id):
+            for child in self.ledger.flow.children(parent_id):
                 if child.cause is Cause.PARENT_FAILED and self._cannot_return(child) is None:
                     self._bring_back(child, actor, f"parent {parent_id} was brought back", now)
                     back.append(child.id)
@@ -352,7 +365,7 @@ class Machine:
     def _fire(self, schedule: Schedule, at: datetime, now: datetime) -> Enqueued:
         asked = fire_job(self.tenant, schedule, at)
         # This fire time may have had its job from an earlier form of the schedule; then that is the one.
-        return Enqueued(asked.id, Duplicate.ID) if asked.id in self._ledger.jobs else self.enqueue(asked, now)
+        return Enqueued(asked.id, Duplicate.ID) if asked.id in self.ledger.jobs else self.enqueue(asked, now)
 
 
 def _settled(attempt: Attempt) -> Settled:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from heapq import heappop, heappush
 
+from msgspec import Struct
+
 from penstock.core.job import Job, JobId, Status
 from penstock.core.settings import QueueSettings
 from penstock.core.timers import Timers
@@ -30,6 +32,14 @@ _IN_ORDER = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
 
 Turns = tuple[datetime | None, int, datetime | None, int]
 """How far rates and turns of a queue and one of its keys have been used up."""
+
+
+class KeyUse(Struct, frozen=True, gc=False):
+    """What one key of a queue has used up."""
+
+    running: int = 0
+    turn: int = 0
+    full_until: datetime | None = None
 
 
 class Group:
@@ -111,6 +121,34 @@ class Lane:
         if was not in _IN_ORDER:
             heappush(order.heap, (job.scheduled_at, job.id))
         self._admit(ordering_key, order, now)
+
+    def restored(self, job: Job, now: datetime) -> None:
+        """A job was in this queue all along: nothing of its rates and turns is used up by saying so."""
+        ordering_key = job.asked.ordering_key
+        if job.status is Status.QUEUED:
+            self.joined(job, None, now)
+        elif job.status is Status.RUNNING:
+            self.running += 1
+            self._group(job.asked.key).running += 1
+        if ordering_key is not None and job.status in (Status.RUNNING, Status.HELD):
+            order = self._orders.setdefault(ordering_key, Order())
+            heappush(order.heap, (job.scheduled_at, job.id))
+            order.running = job.id if job.status is Status.RUNNING else order.running
+            self._admit(ordering_key, order, now)
+
+    def resume(self, full_until: datetime | None, turn: int, keys: Mapping[str | None, KeyUse]) -> None:
+        """Go on from what was used up, and what ran, before."""
+        self._full_until, self._turn = full_until, turn
+        for key, use in keys.items():
+            group = self._group(key)
+            group.running, group.turn, group.full_until = use.running, use.turn, use.full_until
+        self.running = sum(use.running for use in keys.values())
+
+    def used(self) -> tuple[datetime | None, int, dict[str | None, KeyUse]]:
+        """What is used up: of the queue's rate and turns, and of each key's."""
+        groups = (*self._groups.values(), *self._idle.values())
+        keys = {group.key: KeyUse(group.running, group.turn, group.full_until) for group in groups}
+        return self._full_until, self._turn, keys
 
     def dropped(self, job: Job, now: datetime) -> None:
         """A queued job left without being leased."""
@@ -199,6 +237,14 @@ class Lane:
         if ordering_key is not None and self._orders[ordering_key].admitted != job.id:
             return f"another job with the ordering key {ordering_key!r} goes first"
         return None
+
+    def is_barred(self, now: datetime) -> bool:
+        """Whether nothing of this queue may be leased now."""
+        return self._barred(now) is not None
+
+    def is_key_barred(self, key: str, now: datetime) -> bool:
+        """Whether nothing of this key may be leased now."""
+        return self._group_barred(self._group(key), now) is not None
 
     def oldest_run_at(self) -> datetime | None:
         return self._queued.first()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ from penstock.core.schedule import Schedule
 class Timetable:
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
+
+    def restore(self, schedules: Iterable[Schedule]) -> None:
+        self._schedules.update((schedule.name, schedule) for schedule in schedules)
 
     def all(self) -> list[Schedule]:
         return [self._schedules[name] for name in sorted(self._schedules)]

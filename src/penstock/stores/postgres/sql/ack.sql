@@ -1,0 +1,29 @@
+-- Settle as succeeded the leases whose token is live and whose end concerns nobody else (no children, no unique or ordering key);
+-- the caller takes the others the long way. $1 tenant, $2 now, $3 ids, $4 tokens, $5 results.
+WITH given AS (
+    SELECT g.*, l.ctid AS lease
+    FROM unnest($3::uuid[], $4::text[], $5::text[]) AS g (id, token, result),
+    LATERAL (
+        SELECT l.ctid FROM penstock.lease l
+        WHERE l.tenant = $1 AND l.id = g.id AND l.token = g.token AND l.until > $2
+          AND NOT l.is_parent AND NOT l.is_unique AND l.ordering_key IS NULL
+        FOR UPDATE
+    ) l
+),
+settled AS (
+    DELETE FROM penstock.lease WHERE ctid = ANY (ARRAY (SELECT lease FROM given)) RETURNING *
+),
+ended AS (
+    INSERT INTO penstock.done (tenant, id, status, queue, run_at, start_by, attempts, leases, progress, ended_at)
+    SELECT tenant, id, 'succeeded', queue, run_at, start_by, attempts, leases, progress, $2 FROM settled
+),
+told AS (
+    INSERT INTO penstock.attempt (tenant, job_id, number, worker, token, started_at, ended_at, outcome, status, run_at, result)
+    SELECT s.tenant, s.id, s.leases, s.worker, s.token, s.taken_at, $2, 'succeeded', 'succeeded', s.run_at, g.result
+    FROM given g, LATERAL (SELECT * FROM settled s WHERE s.id = g.id) s
+),
+counted AS (
+    INSERT INTO penstock.tally (tenant, queue, running, succeeded)
+    SELECT $1, queue, -count(*), count(*) FROM settled GROUP BY queue
+)
+SELECT id FROM settled

@@ -1,0 +1,20 @@
+-- Enqueue jobs that ask for nothing special, all at once; those whose id is taken are left out.
+-- $1 tenant, $2 now, then one array per column.
+WITH given AS (
+    SELECT * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::json[], $7::smallint[], $8::text[], $9::timestamptz[])
+        AS g (id, queue, type, payload, priority, key, run_at)
+),
+asked AS (
+    INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, run_at, created_at, scheduled_at)
+    SELECT $1, id, queue, type, payload, priority, key, run_at, $2, coalesce(run_at, $2) FROM given
+    ON CONFLICT DO NOTHING
+    RETURNING id, queue, priority, key, scheduled_at
+),
+lined_up AS (
+    INSERT INTO penstock.ready (tenant, id, queue, priority, run_at, key, scheduled_at)
+    SELECT $1, id, queue, priority, scheduled_at, key, scheduled_at FROM asked
+),
+counted AS (
+    INSERT INTO penstock.tally (tenant, queue, queued) SELECT $1, queue, count(*) FROM asked GROUP BY queue
+)
+SELECT id FROM asked

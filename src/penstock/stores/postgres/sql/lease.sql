@@ -1,0 +1,40 @@
+-- Lease the next jobs of a queue without limits: highest priority, oldest run_at, lowest id, whatever nobody else is
+-- taking at this moment. Nothing is taken while something is overdue, or if the queue is paused or governed.
+-- $1 tenant, $2 queue, $3 now, $4 limit, $5 tokens, $6 worker, $7 seconds (or null).
+WITH q AS (
+    SELECT seconds FROM penstock.queue
+    WHERE tenant = $1 AND name = $2 AND NOT governed AND NOT paused
+),
+picked AS (
+    -- By ctid: the rows are locked and never updated, and no join order can be got wrong.
+    DELETE FROM penstock.ready
+    WHERE ctid = ANY (ARRAY (
+        SELECT r.ctid
+        FROM q, (SELECT priority FROM penstock.lane WHERE tenant = $1 AND queue = $2 ORDER BY priority DESC) l,
+        LATERAL (
+            SELECT ctid FROM penstock.ready
+            WHERE tenant = $1 AND queue = $2 AND priority = l.priority AND run_at <= $3 AND NOT blocked
+            ORDER BY run_at, id
+            LIMIT $4
+            FOR UPDATE SKIP LOCKED
+        ) r
+        LIMIT $4
+    ))
+    RETURNING *
+),
+numbered AS (SELECT *, row_number() OVER (ORDER BY priority DESC, run_at, id) AS place FROM picked),
+leased AS (
+    INSERT INTO penstock.lease (tenant, id, queue, priority, run_at, key, ordering_key, scheduled_at, is_parent, is_unique, start_by,
+                                attempts, leases, error, token, worker, taken_at, until, seconds)
+    SELECT n.tenant, n.id, n.queue, n.priority, n.run_at, n.key, n.ordering_key, n.scheduled_at, n.is_parent, n.is_unique, n.start_by,
+           n.attempts + 1, n.leases + 1, n.error, ($5::text[])[n.place], $6, $3,
+           $3 + make_interval(secs => coalesce($7, q.seconds)), coalesce($7, q.seconds)
+    FROM numbered n, q
+    RETURNING *
+),
+counted AS (
+    INSERT INTO penstock.tally (tenant, queue, queued, running)
+    SELECT $1, $2, -count(*), count(*) FROM picked HAVING count(*) > 0
+)
+SELECT l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
+FROM leased l, LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id) j

@@ -1,0 +1,22 @@
+-- Let go of jobs that ended long enough ago and have no children here. $1 tenant, $2 queues, $3 until when, $4 limit.
+WITH gone AS (
+    DELETE FROM penstock.done
+    WHERE ctid = ANY (ARRAY (
+        SELECT d.ctid
+        FROM unnest($2::text[], $3::timestamptz[]) AS q (name, until)
+        JOIN penstock.done d ON d.tenant = $1 AND d.queue = q.name AND d.ended_at <= q.until
+        WHERE NOT EXISTS (SELECT FROM penstock.edge e WHERE e.tenant = $1 AND e.parent_id = d.id)
+        ORDER BY d.ended_at LIMIT $4
+    ))
+    RETURNING id, queue, status
+),
+jobs AS (DELETE FROM penstock.job j USING gone g WHERE j.tenant = $1 AND j.id = g.id),
+attempts AS (DELETE FROM penstock.attempt a USING gone g WHERE a.tenant = $1 AND a.job_id = g.id),
+changes AS (DELETE FROM penstock.change c USING gone g WHERE c.tenant = $1 AND c.kind = 'job' AND c.name = g.id::text),
+edges AS (DELETE FROM penstock.edge e USING gone g WHERE e.tenant = $1 AND e.child_id = g.id),
+counted AS (
+    INSERT INTO penstock.tally (tenant, queue, succeeded, cancelled)
+    SELECT $1, queue, -count(*) FILTER (WHERE status = 'succeeded'), -count(*) FILTER (WHERE status = 'cancelled')
+    FROM gone GROUP BY queue
+)
+SELECT id FROM gone

@@ -1,0 +1,568 @@
+"""The PostgreSQL store: hot statements in SQL, everything else by the rules themselves (see rules.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+
+from penstock.core.clock import Clock
+from penstock.core.commands import (
+    Ack,
+    Beat,
+    CancelJob,
+    Changed,
+    ConfigureQueue,
+    DropSchedule,
+    Enqueued,
+    Filter,
+    Fire,
+    Fired,
+    Heartbeat,
+    History,
+    Leased,
+    LeaseJobs,
+    Page,
+    PutSchedule,
+    QueueView,
+    RedriveJob,
+    Settle,
+    Settled,
+    Swept,
+)
+from penstock.core.errors import JobNotFound, LeaseLost, PenstockError
+from penstock.core.job import Job, JobId, NewJob, Record, Status
+from penstock.core.machine import each
+from penstock.core.schedule import Schedule, fire_job
+from penstock.core.settings import QueueSettings
+from penstock.stores.memory import random_tokens
+from penstock.stores.postgres import rows
+from penstock.stores.postgres.rules import Moved, Session, sql
+
+Answer = TypeVar("Answer")
+Answers = list[Any]
+
+_AGAIN = (
+    asyncpg.UniqueViolationError,  # two callers made the same row; the second look finds the first's
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    Moved,
+)
+_MOST_TRIES = 20
+
+
+class PostgresStore:
+    """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
+
+    def __init__(self, url: str, clock: Clock | None = None, *, connections: int = 10) -> None:
+        self._url = url
+        self._clock = clock
+        self._connections = connections
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._tokens = random_tokens()
+        self._lanes: set[tuple[str, str, int]] = set()
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
+        if not all(map(rows.is_plain, jobs)) or len({job.id for job in jobs}) < len(jobs):
+            return await self._enqueue_by_rules(tenant, jobs)
+        made = await self._enqueue_plain(tenant, jobs)
+        if len(made) == len(jobs):
+            return [Enqueued(job.id) for job in jobs]
+        rest = await self._enqueue_by_rules(tenant, [job for job in jobs if job.id not in made])
+        answers = iter(rest)
+        return [Enqueued(job.id) if job.id in made else next(answers) for job in jobs]
+
+    async def _enqueue_plain(self, tenant: str, jobs: Sequence[NewJob]) -> set[str]:
+        unknown = {(tenant, job.queue, job.priority) for job in jobs} - self._lanes
+        async with (await self.pool()).acquire() as connection:
+            if unknown:
+                session = Session(connection, tenant, await self._now(connection))
+                await session.know_queues({(queue, priority) for _, queue, priority in unknown})
+                self._lanes |= unknown
+            made = await connection.fetch(
+                sql("enqueue"), tenant, await self._now(connection),
+                [job.id for job in jobs], [job.queue for job in jobs], [job.type for job in jobs],
+                [job.payload for job in jobs], [job.priority for job in jobs], [job.key for job in jobs],
+                [job.run_at for job in jobs],
+            )  # fmt: skip
+        return {str(row["id"]) for row in made}
+
+    async def _enqueue_by_rules(self, tenant: str, jobs: Sequence[NewJob]) -> Answers:
+        async def run(session: Session) -> Answers:
+            await session.load_keys(jobs)
+            await session.lock_orders(jobs)
+            holders = session.rules.ledger.keys
+            ids = {job.id for job in jobs} | {parent for job in jobs for parent in job.parents}
+            await session.load([*ids, *(holder for job in jobs if (holder := holders.holder(job)))])
+            await session.load_settings({job.queue for job in jobs})
+            session.rules.advance(session.now)
+            return each(session.rules.enqueue, jobs, session.now)
+
+        return await self._by_rules(tenant, run)
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────
+
+    async def lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> list[list[Leased] | PenstockError]:
+        return [await self._lease(tenant, request) for request in requests]
+
+    async def _lease(self, tenant: str, request: LeaseJobs) -> list[Leased]:
+        await self._catch_up(tenant)
+        async with (await self.pool()).acquire() as connection:
+            governed = await connection.fetchval(
+                "SELECT governed FROM penstock.queue WHERE tenant = $1 AND name = $2", tenant, request.queue
+            )
+            if not governed:
+                found = await connection.fetch(
+                    sql("lease"), tenant, request.queue, await self._now(connection), request.limit,
+                    list(islice(self._tokens, request.limit)), request.worker, request.seconds,
+                )  # fmt: skip
+                jobs = sorted(
+                    map(rows.leased_job, found), key=lambda job: (-job.priority, job.run_at, job.id)
+                )
+                if not any(job.asked.parents for job in jobs):
+                    return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
+                return await self._with_parents(connection, tenant, jobs)
+        return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
+
+    async def _with_parents(self, connection: Any, tenant: str, jobs: Sequence[Job]) -> list[Leased]:
+        ids = sorted({parent for job in jobs for parent in job.asked.parents})
+        found = {str(row["id"]): rows.to_job(row) for row in await connection.fetch(sql("load"), tenant, ids)}
+        session = Session(connection, tenant, jobs[0].created_at)
+        session.rules.ledger.jobs.update((JobId(job_id), job) for job_id, job in found.items())
+        parents = session.rules.ledger.flow.parents
+        return [Leased(job, job.lease.token, parents(job.asked)) for job in jobs if job.lease is not None]
+
+    async def _lease_governed(self, session: Session, request: LeaseJobs) -> list[Leased]:
+        tenant, queue, now = session.tenant, request.queue, session.now
+        await session.load_settings([queue], lock=True)  # one caller at a time from here on
+        lane = session.rules.ledger.lane(queue)
+        settings = lane.settings
+        full_until, turn, keys = await session.load_use(queue)
+        lane.resume(full_until, turn, keys)
+        if lane.is_barred(now):
+            return []
+        barred = [key for key in keys if key is not None and lane.is_key_barred(key, now)]
+        candidates = await session.connection.fetch(
+            sql("candidates"), tenant, queue, now, request.limit, barred, settings.fair
+        )
+        ids = [str(row["id"]) for row in candidates]
+        await session.load(ids, whole_flows=True)
+        lane.resume(full_until, turn, keys)
+        lane.settings = settings
+        leased = session.rules.lease(request, self._tokens, now)
+        await session.save_use(queue, keys)
+        return leased
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Heartbeat]) -> list[Beat | PenstockError]:
+        await self._catch_up(tenant)
+        async with (await self.pool()).acquire() as connection:
+            now = await self._now(connection)
+            answers: list[Beat | PenstockError] = []
+            for batch in _distinct(beats):
+                found = await connection.fetch(
+                    sql("heartbeat"), tenant, now, [beat.job_id for beat in batch], [beat.token for beat in batch],
+                    [beat.seconds for beat in batch], [beat.progress for beat in batch],
+                )  # fmt: skip
+                kept = {str(row["id"]): Beat(row["until"], row["cancel_requested"]) for row in found}
+                lost = [beat.job_id for beat in batch if beat.job_id not in kept]
+                known = await self._known(connection, tenant, lost)
+                answers += [
+                    kept.get(beat.job_id)
+                    or (LeaseLost(beat.job_id) if beat.job_id in known else JobNotFound(beat.job_id))
+                    for beat in batch
+                ]
+            return answers
+
+    async def _known(self, connection: Any, tenant: str, ids: Sequence[str]) -> set[str]:
+        if not ids:
+            return set()
+        found = await connection.fetch(
+            "SELECT id FROM penstock.job WHERE tenant = $1 AND id = ANY ($2::uuid[])", tenant, ids
+        )
+        return {str(row["id"]) for row in found}
+
+    async def settle(self, tenant: str, settles: Sequence[Settle]) -> list[Settled | PenstockError]:
+        acked: set[str] = set()
+        if all(type(settle) is Ack for settle in settles) and len({one.job_id for one in settles}) == len(
+            settles
+        ):
+            acked = await self._ack(tenant, settles)  # type: ignore[arg-type]
+        rest = [settle for settle in settles if settle.job_id not in acked]
+        answers = iter(await self._settle_by_rules(tenant, rest) if rest else [])
+        return [
+            Settled(settle.job_id, Status.SUCCEEDED, None) if settle.job_id in acked else next(answers)
+            for settle in settles
+        ]
+
+    async def _ack(self, tenant: str, acks: Sequence[Ack]) -> set[str]:
+        async with (await self.pool()).acquire() as connection:
+            found = await connection.fetch(
+                sql("ack"), tenant, await self._now(connection), [ack.job_id for ack in acks],
+                [ack.token for ack in acks], [ack.result for ack in acks],
+            )  # fmt: skip
+        return {str(row["id"]) for row in found}
+
+    async def _settle_by_rules(self, tenant: str, settles: Sequence[Settle]) -> Answers:
+        return await self._on_jobs(
+            tenant, [one.job_id for one in settles], lambda rules: rules.settle, settles
+        )
+
+    # ── Operating ─────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, tenant: str, commands: Sequence[CancelJob]) -> list[Changed | PenstockError]:
+        return await self._on_jobs(
+            tenant, [one.job_id for one in commands], lambda rules: rules.cancel, commands
+        )
+
+    async def redrive(self, tenant: str, commands: Sequence[RedriveJob]) -> list[Changed | PenstockError]:
+        async def run(session: Session) -> Answers:
+            await session.load([one.job_id for one in commands])
+            await session.load_keys([job.asked for job in session.rules.ledger.jobs.values()])
+            session.rules.advance(session.now)
+            return each(session.rules.redrive, commands, session.now)
+
+        return await self._by_rules(tenant, run)
+
+    async def configure(
+        self, tenant: str, commands: Sequence[ConfigureQueue]
+    ) -> list[QueueSettings | PenstockError]:
+        async def run(session: Session) -> Answers:
+            queues = sorted({command.queue for command in commands})
+            await session.know_queues({(queue, 0) for queue in queues})
+            await session.load_settings(queues, lock=True)
+            answers = []
+            for command in commands:
+                before = session.rules.ledger.lane(command.queue).settings
+                [answer] = each(session.rules.configure, [command], session.now)
+                answers.append(answer)
+                if isinstance(answer, QueueSettings):
+                    await self._save_settings(session, command.queue, before, answer)
+            return answers
+
+        return await self._by_rules(tenant, run)
+
+    async def _save_settings(
+        self, session: Session, queue: str, before: QueueSettings, after: QueueSettings
+    ) -> None:
+        limits = (after.max_concurrency, after.max_concurrency_per_key, after.rate, after.rate_per_key)
+        await session.connection.execute(
+            """UPDATE penstock.queue SET settings = $3, governed = $4, paused = $5, seconds = $6,
+                      full_until = CASE WHEN $7 THEN NULL ELSE full_until END
+               WHERE tenant = $1 AND name = $2""",
+            session.tenant, queue, msgspec.json.encode(after).decode(),
+            after.fair or any(limit is not None for limit in limits), after.paused, after.lease_seconds,
+            before.rate != after.rate,
+        )  # fmt: skip
+        if before.rate_per_key != after.rate_per_key:
+            await session.connection.execute(
+                "UPDATE penstock.key_use SET full_until = NULL WHERE tenant = $1 AND queue = $2",
+                session.tenant,
+                queue,
+            )
+
+    # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
+
+    async def put_schedules(
+        self, tenant: str, commands: Sequence[PutSchedule]
+    ) -> list[Schedule | PenstockError]:
+        async def run(session: Session) -> Answers:
+            await self._load_schedules(session)
+            answers = each(session.rules.put_schedule, commands, session.now)
+            await self._save_schedules(session, [command.schedule.name for command in commands])
+            return answers
+
+        return await self._by_rules(tenant, run)
+
+    async def drop_schedules(
+        self, tenant: str, commands: Sequence[DropSchedule]
+    ) -> list[Schedule | PenstockError]:
+        async def run(session: Session) -> Answers:
+            await self._load_schedules(session)
+            answers = each(session.rules.drop_schedule, commands, session.now)
+            await self._save_schedules(session, [command.name for command in commands])
+            return answers
+
+        return await self._by_rules(tenant, run)
+
+    async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
+        async def run(session: Session) -> Answers:
+            await self._load_schedules(session)
+            schedules = {schedule.name: schedule for schedule in session.rules.schedules()}
+            jobs = [
+                fire_job(tenant, schedules[fire.name], at)
+                for fire in fires
+                if fire.name in schedules
+                for at in fire.at
+            ]
+            await session.load_keys(jobs)
+            await session.lock_orders(jobs)
+            holders = session.rules.ledger.keys
+            await session.load(
+                [*(job.id for job in jobs), *(holder for job in jobs if (holder := holders.holder(job)))]
+            )
+            await session.load_settings({job.queue for job in jobs})
+            session.rules.advance(session.now)
+            answers = each(session.rules.fire, fires, session.now)
+            await self._save_schedules(session, [fire.name for fire in fires])
+            return answers
+
+        return await self._by_rules(tenant, run)
+
+    async def _load_schedules(self, session: Session) -> None:
+        await session.lock_names(["schedules"])
+        session.rules.restore_schedules(await self._schedules(session.connection, session.tenant))
+
+    async def _save_schedules(self, session: Session, names: Iterable[str]) -> None:
+        touched = sorted(set(names))
+        await session.connection.execute(
+            "DELETE FROM penstock.schedule WHERE tenant = $1 AND name = ANY ($2)", session.tenant, touched
+        )
+        await session.connection.executemany(
+            "INSERT INTO penstock.schedule VALUES ($1, $2, $3, $4, $5)",
+            [
+                (session.tenant, one.name, msgspec.json.encode(one).decode(), one.next_fire_at, one.last_fire_at)
+                for one in session.rules.schedules() if one.name in touched
+            ],
+        )  # fmt: skip
+
+    async def _schedules(self, connection: Any, tenant: str) -> list[Schedule]:
+        found = await connection.fetch(
+            "SELECT body FROM penstock.schedule WHERE tenant = $1 ORDER BY name", tenant
+        )
+        return [msgspec.json.decode(row["body"], type=Schedule) for row in found]
+
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]:
+        await self._catch_up(tenant)
+        async with (await self.pool()).acquire() as connection:
+            found = {
+                str(row["id"]): rows.to_job(row) for row in await connection.fetch(sql("load"), tenant, ids)
+            }
+        return [found.get(job_id) or JobNotFound(job_id) for job_id in ids]
+
+    async def history(
+        self, tenant: str, subjects: Sequence[tuple[str, str]]
+    ) -> list[History | PenstockError]:
+        await self._catch_up(tenant)
+        ids = [name for kind, name in subjects if kind == "job"]
+        async with (await self.pool()).acquire() as connection:
+            known = await self._known(connection, tenant, ids)
+            attempts = await connection.fetch(
+                "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[])", tenant, ids
+            )
+            changes = await connection.fetch(
+                """SELECT c.* FROM penstock.change c JOIN unnest($2::text[], $3::text[]) AS g (kind, name) USING (kind, name)
+                   WHERE c.tenant = $1""",
+                tenant, [kind for kind, _ in subjects], [name for _, name in subjects],
+            )  # fmt: skip
+        lines: dict[tuple[str, str], list[tuple[int, Record]]] = {}
+        for row in attempts:
+            lines.setdefault(("job", str(row["job_id"])), []).append((row["seq"], rows.to_attempt(row)))
+        for row in changes:
+            lines.setdefault((row["kind"], row["name"]), []).append((row["seq"], rows.to_change(row)))
+        answers: list[History | PenstockError] = []
+        for kind, name in subjects:
+            if kind == "job" and name not in known:
+                answers.append(JobNotFound(name))
+            else:
+                told = sorted(lines.get((kind, name), []), key=lambda line: line[0])
+                answers.append(History(tuple(record for _, record in told)))
+        return answers
+
+    async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
+        await self._catch_up(tenant)
+        conditions, values = ["tenant = $1"], [tenant]
+
+        def where(condition: str, value: Any) -> None:
+            if value is not None:
+                values.append(value)
+                conditions.append(condition.format(f"${len(values)}"))
+
+        where("id < {}::uuid", after)
+        where("status = ANY ({})", list(filter.statuses) or None)
+        where("queue = {}", filter.queue)
+        where("type = {}", filter.type)
+        where("key = {}", filter.key)
+        where("schedule = {}", filter.schedule)
+        where("cause = {}", filter.cause)
+        where("created_at >= {}", filter.created_from)
+        where("created_at < {}", filter.created_before)
+        statement = f"SELECT * FROM penstock.job_now WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT {limit + 1}"
+        async with (await self.pool()).acquire() as connection:
+            jobs = tuple(rows.to_job(row) for row in await connection.fetch(statement, *values))
+        return Page(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
+
+    async def queues(self, tenant: str) -> list[QueueView]:
+        await self._catch_up(tenant)
+        sums = ", ".join(f"coalesce(sum(t.{status}), 0)::bigint AS {status}" for status in Status)
+        async with (await self.pool()).acquire() as connection:
+            found = await connection.fetch(
+                f"""SELECT q.name, q.settings, t.*,
+                           (SELECT min(r.run_at) FROM penstock.ready r WHERE r.tenant = q.tenant AND r.queue = q.name) AS oldest
+                    FROM penstock.queue q
+                    CROSS JOIN LATERAL (SELECT {sums} FROM penstock.tally t WHERE t.tenant = q.tenant AND t.queue = q.name) t
+                    WHERE q.tenant = $1 ORDER BY q.name""",
+                tenant,
+            )
+        return [
+            QueueView(
+                row["name"], msgspec.json.decode(row["settings"], type=QueueSettings),
+                {status: row[status] for status in Status}, row["oldest"],
+            )
+            for row in found
+        ]  # fmt: skip
+
+    async def schedules(self, tenant: str) -> list[Schedule]:
+        async with (await self.pool()).acquire() as connection:
+            return await self._schedules(connection, tenant)
+
+    async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
+        async with (await self.pool()).acquire() as connection:
+            now = await self._now(connection)
+            found = await connection.fetch(sql("next_at"), tenant, queues)
+            overdue_at = await connection.fetchval(
+                """SELECT least(
+                    (SELECT min(until) FROM penstock.lease WHERE tenant = $1),
+                    (SELECT min(start_by) FROM penstock.ready WHERE tenant = $1 AND leases = 0 AND start_by IS NOT NULL),
+                    (SELECT min(start_by) FROM penstock.parked WHERE tenant = $1 AND status = 'waiting' AND start_by IS NOT NULL))""",
+                tenant,
+            )
+        moments = [overdue_at, *map(_opens_at, found)]
+        return min((max(now, moment) for moment in moments if moment is not None), default=None)
+
+    # ── Time ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def now(self) -> datetime:
+        async with (await self.pool()).acquire() as connection:
+            return await self._now(connection)
+
+    async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
+        async with (await self.pool()).acquire() as connection:
+            tenants = await connection.fetch("SELECT DISTINCT tenant FROM penstock.queue ORDER BY tenant")
+        swept = Swept()
+        for row in tenants:
+            one = await self._sweep(row["tenant"], limit - swept.pruned, exported_until)
+            swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
+        return swept
+
+    async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
+        swept = await self._catch_up(tenant)
+        async with (await self.pool()).acquire() as connection, connection.transaction():
+            now = await self._now(connection)
+            pruned = 0
+            while (gone := await self._prune(connection, tenant, now, limit - pruned, exported_until)) > 0:
+                pruned += gone
+            await connection.execute(
+                "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, now
+            )
+            await connection.execute(sql("fold"), tenant)
+        return Swept(swept.lost, swept.expired, pruned)
+
+    async def _prune(
+        self, connection: Any, tenant: str, now: datetime, limit: int, exported_until: datetime | None
+    ) -> int:
+        queues = await connection.fetch("SELECT name, settings FROM penstock.queue WHERE tenant = $1", tenant)
+        untils = []
+        for row in queues:
+            settings = msgspec.json.decode(row["settings"], type=QueueSettings)
+            until = now - timedelta(seconds=settings.retention_seconds)
+            untils.append(until if exported_until is None else min(until, exported_until))
+        found = await connection.fetch(sql("prune"), tenant, [row["name"] for row in queues], untils, limit)
+        return len(found)
+
+    async def _catch_up(self, tenant: str) -> Swept:
+        """Let everything happen that time alone has made happen."""
+        async with (await self.pool()).acquire() as connection:
+            overdue = await connection.fetch(sql("overdue"), tenant, await self._now(connection))
+        if not overdue:
+            return Swept()
+
+        async def run(session: Session) -> Swept:
+            await session.load([])
+            return session.rules.advance(session.now)
+
+        return await self._by_rules(tenant, run)
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_jobs(
+        self,
+        tenant: str,
+        ids: Sequence[str],
+        verb: Callable[[Any], Callable[[Any, datetime], Any]],
+        commands: Sequence[Any],
+    ) -> Answers:
+        async def run(session: Session) -> Answers:
+            await session.load(ids)
+            session.rules.advance(session.now)
+            return each(verb(session.rules), commands, session.now)
+
+        return await self._by_rules(tenant, run)
+
+    async def _by_rules(self, tenant: str, run: Callable[[Session], Awaitable[Answer]]) -> Answer:
+        """Load, decide and write down in one transaction; again if somebody else was first."""
+        for attempt in range(_MOST_TRIES):
+            try:
+                async with (await self.pool()).acquire() as connection, connection.transaction():
+                    session = Session(connection, tenant, await self._now(connection))
+                    answer = await run(session)
+                    await session.save()
+                    return answer
+            except _AGAIN:
+                if attempt == _MOST_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _now(self, connection: Any) -> datetime:
+        """The store's time: the database's, unless a test has brought its own."""
+        if self._clock is not None:
+            return self._clock.now()
+        moment: datetime = await connection.fetchval("SELECT now()")
+        return moment
+
+    async def pool(self) -> Any:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await asyncpg.create_pool(self._url, min_size=1, max_size=self._connections)
+        return self._pool
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+
+def _opens_at(row: rows.Row) -> datetime:
+    """When the earliest of these jobs may be leased, as far as time and rates are concerned."""
+    settings = msgspec.json.decode(row["settings"], type=QueueSettings)
+    moments: list[datetime] = [row["run_at"]]
+    for rate, full_until in (
+        (settings.rate, row["full_until"]),
+        (settings.rate_per_key, row["key_full_until"]),
+    ):
+        if rate is not None and full_until is not None:
+            moments.append(rate.opens_at(full_until))
+    return max(moments)
+
+
+def _distinct(beats: Sequence[Heartbeat]) -> list[list[Heartbeat]]:
+    """Beats in their order, cut so that no job comes twice in one statement."""
+    batches: list[list[Heartbeat]] = []
+    seen: set[str] = set()
+    for beat in beats:
+        if not batches or beat.job_id in seen:
+            batches.append([])
+            seen = set()
+        batches[-1].append(beat)
+        seen.add(beat.job_id)
+    return batches
