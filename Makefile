@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench lock clean
+.PHONY: help run test check format schema bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,6 +29,9 @@ check: $(READY) ## lint, format, types, and which module may import which
 
 format: $(READY) ## format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+schema: $(READY) ## write down the PostgreSQL schema after all migrations
+	@$(BIN)/python -m penstock.stores.postgres.snapshot
 
 bench: $(READY) ## measure the memory store
 	@$(BIN)/python benchmarks/memory_store.py $(ARGS)

@@ -157,3 +157,10 @@ class TestMessages:
                 raise RuntimeError("no words")
 
         assert "payload must be JSON; got " in str(InvalidInput("payload", "be JSON", Shy()))
+
+
+def test_an_unknown_store_does_not_repeat_the_password() -> None:
+    error = UnknownStore("mysql://ada:secret@db.example.com/jobs?token=hidden", "memory://")
+    assert "db.example.com" in str(error)
+    assert "secret" not in f"{error} {error.facts}"
+    assert "hidden" not in f"{error} {error.facts}"

@@ -14,10 +14,10 @@ from typing import Any
 import asyncpg
 
 from penstock.stores.postgres.embedded import start
+from penstock.stores.postgres.migrate import migrate
 from penstock.stores.postgres.store import PostgresStore
 from penstock.testing import FakeClock
 
-MIGRATIONS = Path(__file__).parent.parent.parent / "src/penstock/stores/postgres/migrations"
 TABLES = [
     "job",
     "ready",
@@ -50,9 +50,8 @@ def server_url() -> str:
 
 
 async def _prepare(url: str) -> None:
+    await migrate(url)
     connection = await asyncpg.connect(url)
-    for migration in sorted(MIGRATIONS.glob("*.sql")):
-        await connection.execute(migration.read_text())
     # What is tested here is not the disk.
     await connection.execute("ALTER DATABASE penstock SET synchronous_commit = off")
     await connection.close()

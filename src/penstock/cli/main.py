@@ -34,3 +34,30 @@ def demo(jobs: int, seed: int, output: str | None) -> None:
     from penstock.cli.demo import run
 
     run(jobs, seed, as_json=output == "json" or (output is None and not sys.stdout.isatty()))
+
+
+@main.command()
+@click.option(
+    "--url", envvar="PENSTOCK_URL", help="The store, postgresql://…; without it, the embedded server."
+)
+@click.option(
+    "--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it; without a URL, all of it."
+)
+@click.option(
+    "--check", is_flag=True, help="Change nothing; list what is pending, and exit with 1 if anything is."
+)
+def migrate(url: str | None, as_sql: bool, check: bool) -> None:
+    """Bring the PostgreSQL schema up to date. Any number of processes may do so at once.
+
+    Exits with 0 when it is, 1 when migrations are pending, 2 on wrong usage, 3 without a connection, and 4 when
+    the database is refused: a newer version of penstock has migrated it.
+    """
+    try:
+        from penstock.cli.migrate import run
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f'{error}; PostgreSQL needs its extra: pip install "penstock[postgres]"'
+        ) from None
+    if as_sql and check:
+        raise click.UsageError("--sql and --check exclude each other")
+    run(url, as_sql=as_sql, check=check)

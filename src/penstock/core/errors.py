@@ -190,7 +190,14 @@ class UnknownStore(PenstockError):
     code = "unknown_store"
 
     def __init__(self, url: str, known: str) -> None:
+        url = _without_secrets(url)
         super().__init__(f"cannot open {_shown(url)}: this installation knows {known}", url=url, known=known)
+
+
+def _without_secrets(url: str) -> str:
+    """A URL as an error may repeat it: without user, password and query."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 
 
 def _shown(value: object) -> str:

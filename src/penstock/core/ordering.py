@@ -136,13 +136,17 @@ class Lane:
             order.running = job.id if job.status is Status.RUNNING else order.running
             self._admit(ordering_key, order, now)
 
-    def resume(self, full_until: datetime | None, turn: int, keys: Mapping[str | None, KeyUse]) -> None:
+    def resume(
+        self, full_until: datetime | None, turn: int, keys: Mapping[str | None, KeyUse], now: datetime
+    ) -> None:
         """Go on from what was used up, and what ran, before."""
         self._full_until, self._turn = full_until, turn
         for key, use in keys.items():
             group = self._group(key)
             group.running, group.turn, group.full_until = use.running, use.turn, use.full_until
         self.running = sum(use.running for use in keys.values())
+        for group in list(self._groups.values()):
+            self._list(group, now)
 
     def used(self) -> tuple[datetime | None, int, dict[str | None, KeyUse]]:
         """What is used up: of the queue's rate and turns, and of each key's."""

@@ -89,36 +89,62 @@ class Session:
         self.rules = Rules(tenant)
         self.parents: set[JobId] = set()
 
-    async def load(self, ids: Iterable[str], *, whole_flows: bool = True) -> None:
+    async def still_open(self, ids: Sequence[str]) -> list[str]:
+        """Those of these queued jobs that may go first in their ordering key, now that nobody else can change that."""
+        await self._lock_orders_of(ids)
+        found = await self.connection.fetch(
+            "SELECT id FROM penstock.ready WHERE tenant = $1 AND id = ANY ($2::uuid[]) AND NOT blocked",
+            self.tenant,
+            ids,
+        )
+        return [str(row["id"]) for row in found]
+
+    async def _lock_orders_of(self, ids: Sequence[str]) -> None:
+        """Lock the ordering keys of jobs, before the jobs themselves: everyone does it in this order."""
+        found = await self.connection.fetch(sql("orders"), self.tenant, ids)
+        await self.lock_names({f"order {row['queue']} {row['ordering_key']}" for row in found})
+
+    async def load(self, ids: Iterable[str]) -> None:
         """Lock and load jobs, and everything whose fate may hang on them; what is overdue comes along."""
         connection, tenant = self.connection, self.tenant
         wanted = set(ids)
         wanted.update(str(row["id"]) for row in await connection.fetch(sql("overdue"), tenant, self.now))
         if not wanted:
             return
-        if whole_flows:
-            found = await connection.fetch(sql("flow"), tenant, sorted(wanted))
-            wanted.update(str(row["id"]) for row in found)
-        ordered = sorted(wanted)
+        found = await connection.fetch(sql("flow"), tenant, sorted(wanted))
+        ordered = sorted(wanted.union(str(row["id"]) for row in found))
+        await self._lock_orders_of(ordered)
+        jobs = await self._lock(ordered)
+        await self._load_attempts([job.id for job in jobs if job.leases])
+        self.rules.ledger.restore(jobs, self.now)
+        await self.load_settings({job.queue for job in jobs})
+
+    async def load_candidates(self, ids: Sequence[str]) -> None:
+        """Lock and load jobs that may be leased, and nothing that may not; of their parents, what they may know."""
+        jobs = [job for job in await self._lock(sorted(ids)) if job.status is Status.QUEUED]
+        self.rules.ledger.restore(jobs, self.now)
+        parents = sorted({parent for job in jobs for parent in job.asked.parents})
+        if parents:
+            found = await self.connection.fetch(sql("load"), self.tenant, parents)
+            for parent in map(rows.to_job, found):
+                self.rules.ledger.jobs.setdefault(parent.id, parent)
+
+    async def _lock(self, ids: Sequence[str]) -> list[Job]:
+        """Jobs as they stand and, locked as they are, will stand until we are done."""
         for _ in range(100):
-            places = {
-                str(row["id"]): row["place"] for row in await connection.fetch(sql("lock"), tenant, ordered)
-            }
-            jobs = [rows.to_job(row) for row in await connection.fetch(sql("load"), tenant, ordered)]
+            locked = await self.connection.fetch(sql("lock"), self.tenant, ids)
+            places = {str(row["id"]): row["place"] for row in locked}
+            jobs = [rows.to_job(row) for row in await self.connection.fetch(sql("load"), self.tenant, ids)]
             if all(places.get(job.id) == rows.TABLES[job.status] for job in jobs):
                 break
         else:
             raise Moved
-        edges = await connection.fetch(
+        edges = await self.connection.fetch(
             "SELECT DISTINCT parent_id FROM penstock.edge WHERE tenant = $1 AND parent_id = ANY ($2::uuid[])",
-            tenant,
-            ordered,
-        )
+            self.tenant, ids,
+        )  # fmt: skip
         self.parents.update(JobId(str(row["parent_id"])) for row in edges)
-        tokens = [job for job in jobs if job.leases]
-        await self._load_attempts([job.id for job in tokens])
-        self.rules.ledger.restore(jobs, self.now)
-        await self.load_settings({job.queue for job in jobs})
+        return jobs
 
     async def _load_attempts(self, ids: Sequence[str]) -> None:
         """The attempts by which a repeated settle is known."""

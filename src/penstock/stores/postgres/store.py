@@ -36,12 +36,14 @@ from penstock.core.commands import (
     Swept,
 )
 from penstock.core.errors import JobNotFound, LeaseLost, PenstockError
+from penstock.core.flow import Flow
 from penstock.core.job import Job, JobId, NewJob, Record, Status
 from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.memory import random_tokens
 from penstock.stores.postgres import rows
+from penstock.stores.postgres.migrate import check
 from penstock.stores.postgres.rules import Moved, Session, sql
 
 Answer = TypeVar("Answer")
@@ -82,17 +84,17 @@ class PostgresStore:
 
     async def _enqueue_plain(self, tenant: str, jobs: Sequence[NewJob]) -> set[str]:
         unknown = {(tenant, job.queue, job.priority) for job in jobs} - self._lanes
-        async with (await self.pool()).acquire() as connection:
-            if unknown:
+        if unknown:
+            async with (await self.pool()).acquire() as connection:
                 session = Session(connection, tenant, await self._now(connection))
                 await session.know_queues({(queue, priority) for _, queue, priority in unknown})
-                self._lanes |= unknown
-            made = await connection.fetch(
-                sql("enqueue"), tenant, await self._now(connection),
-                [job.id for job in jobs], [job.queue for job in jobs], [job.type for job in jobs],
-                [job.payload for job in jobs], [job.priority for job in jobs], [job.key for job in jobs],
-                [job.run_at for job in jobs],
-            )  # fmt: skip
+            self._lanes |= unknown
+        made = await self._fetch(
+            sql("enqueue"), tenant, self._given_now(),
+            [job.id for job in jobs], [job.queue for job in jobs], [job.type for job in jobs],
+            [job.payload for job in jobs], [job.priority for job in jobs], [job.key for job in jobs],
+            [job.run_at for job in jobs],
+        )  # fmt: skip
         return {str(row["id"]) for row in made}
 
     async def _enqueue_by_rules(self, tenant: str, jobs: Sequence[NewJob]) -> Answers:
@@ -114,30 +116,27 @@ class PostgresStore:
         return [await self._lease(tenant, request) for request in requests]
 
     async def _lease(self, tenant: str, request: LeaseJobs) -> list[Leased]:
-        await self._catch_up(tenant)
-        async with (await self.pool()).acquire() as connection:
-            governed = await connection.fetchval(
-                "SELECT governed FROM penstock.queue WHERE tenant = $1 AND name = $2", tenant, request.queue
-            )
-            if not governed:
-                found = await connection.fetch(
-                    sql("lease"), tenant, request.queue, await self._now(connection), request.limit,
-                    list(islice(self._tokens, request.limit)), request.worker, request.seconds,
-                )  # fmt: skip
-                jobs = sorted(
-                    map(rows.leased_job, found), key=lambda job: (-job.priority, job.run_at, job.id)
-                )
-                if not any(job.asked.parents for job in jobs):
-                    return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
-                return await self._with_parents(connection, tenant, jobs)
-        return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
+        for _ in range(_MOST_TRIES):
+            found = await self._fetch(
+                sql("lease"), tenant, request.queue, self._given_now(), request.limit,
+                list(islice(self._tokens, request.limit)), request.worker, request.seconds,
+            )  # fmt: skip
+            if found and found[0]["overdue"]:
+                await self._catch_up(tenant)
+                continue
+            if found and found[0]["governed"]:
+                return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
+            jobs = [rows.leased_job(row) for row in found if row["id"] is not None]
+            jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+            if any(job.asked.parents for job in jobs):
+                return await self._with_parents(tenant, jobs)
+            return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
+        return []
 
-    async def _with_parents(self, connection: Any, tenant: str, jobs: Sequence[Job]) -> list[Leased]:
+    async def _with_parents(self, tenant: str, jobs: Sequence[Job]) -> list[Leased]:
         ids = sorted({parent for job in jobs for parent in job.asked.parents})
-        found = {str(row["id"]): rows.to_job(row) for row in await connection.fetch(sql("load"), tenant, ids)}
-        session = Session(connection, tenant, jobs[0].created_at)
-        session.rules.ledger.jobs.update((JobId(job_id), job) for job_id, job in found.items())
-        parents = session.rules.ledger.flow.parents
+        found = [rows.to_job(row) for row in await self._fetch(sql("load"), tenant, ids)]
+        parents = Flow({job.id: job for job in found}).parents
         return [Leased(job, job.lease.token, parents(job.asked)) for job in jobs if job.lease is not None]
 
     async def _lease_governed(self, session: Session, request: LeaseJobs) -> list[Leased]:
@@ -146,45 +145,39 @@ class PostgresStore:
         lane = session.rules.ledger.lane(queue)
         settings = lane.settings
         full_until, turn, keys = await session.load_use(queue)
-        lane.resume(full_until, turn, keys)
+        lane.resume(full_until, turn, keys, now)
         if lane.is_barred(now):
             return []
         barred = [key for key in keys if key is not None and lane.is_key_barred(key, now)]
         candidates = await session.connection.fetch(
             sql("candidates"), tenant, queue, now, request.limit, barred, settings.fair
         )
-        ids = [str(row["id"]) for row in candidates]
-        await session.load(ids, whole_flows=True)
-        lane.resume(full_until, turn, keys)
-        lane.settings = settings
+        ids = await session.still_open([str(row["id"]) for row in candidates])
+        await session.load_candidates(ids)
         leased = session.rules.lease(request, self._tokens, now)
         await session.save_use(queue, keys)
         return leased
 
     async def heartbeat(self, tenant: str, beats: Sequence[Heartbeat]) -> list[Beat | PenstockError]:
-        await self._catch_up(tenant)
-        async with (await self.pool()).acquire() as connection:
-            now = await self._now(connection)
-            answers: list[Beat | PenstockError] = []
-            for batch in _distinct(beats):
-                found = await connection.fetch(
-                    sql("heartbeat"), tenant, now, [beat.job_id for beat in batch], [beat.token for beat in batch],
-                    [beat.seconds for beat in batch], [beat.progress for beat in batch],
-                )  # fmt: skip
-                kept = {str(row["id"]): Beat(row["until"], row["cancel_requested"]) for row in found}
-                lost = [beat.job_id for beat in batch if beat.job_id not in kept]
-                known = await self._known(connection, tenant, lost)
-                answers += [
-                    kept.get(beat.job_id)
-                    or (LeaseLost(beat.job_id) if beat.job_id in known else JobNotFound(beat.job_id))
-                    for beat in batch
-                ]
-            return answers
+        answers: list[Beat | PenstockError] = []
+        for batch in _distinct(beats):
+            found = await self._fetch(
+                sql("heartbeat"), tenant, self._given_now(), [beat.job_id for beat in batch],
+                [beat.token for beat in batch], [beat.seconds for beat in batch], [beat.progress for beat in batch],
+            )  # fmt: skip
+            kept = {str(row["id"]): Beat(row["until"], row["cancel_requested"]) for row in found}
+            known = await self._known(tenant, [beat.job_id for beat in batch if beat.job_id not in kept])
+            answers += [
+                kept.get(beat.job_id)
+                or (LeaseLost(beat.job_id) if beat.job_id in known else JobNotFound(beat.job_id))
+                for beat in batch
+            ]
+        return answers
 
-    async def _known(self, connection: Any, tenant: str, ids: Sequence[str]) -> set[str]:
+    async def _known(self, tenant: str, ids: Sequence[str]) -> set[str]:
         if not ids:
             return set()
-        found = await connection.fetch(
+        found = await self._fetch(
             "SELECT id FROM penstock.job WHERE tenant = $1 AND id = ANY ($2::uuid[])", tenant, ids
         )
         return {str(row["id"]) for row in found}
@@ -203,11 +196,10 @@ class PostgresStore:
         ]
 
     async def _ack(self, tenant: str, acks: Sequence[Ack]) -> set[str]:
-        async with (await self.pool()).acquire() as connection:
-            found = await connection.fetch(
-                sql("ack"), tenant, await self._now(connection), [ack.job_id for ack in acks],
-                [ack.token for ack in acks], [ack.result for ack in acks],
-            )  # fmt: skip
+        found = await self._fetch(
+            sql("ack"), tenant, self._given_now(), [ack.job_id for ack in acks], [ack.token for ack in acks],
+            [ack.result for ack in acks],
+        )  # fmt: skip
         return {str(row["id"]) for row in found}
 
     async def _settle_by_rules(self, tenant: str, settles: Sequence[Settle]) -> Answers:
@@ -355,7 +347,7 @@ class PostgresStore:
         await self._catch_up(tenant)
         ids = [name for kind, name in subjects if kind == "job"]
         async with (await self.pool()).acquire() as connection:
-            known = await self._known(connection, tenant, ids)
+            known = await self._known(tenant, ids)
             attempts = await connection.fetch(
                 "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[])", tenant, ids
             )
@@ -522,6 +514,21 @@ class PostgresStore:
                     raise
         raise AssertionError("unreachable")
 
+    async def _fetch(self, statement: str, *values: Any) -> list[Any]:
+        """Run one statement that is a transaction of its own; again if it and another waited for each other."""
+        for attempt in range(_MOST_TRIES):
+            try:
+                async with (await self.pool()).acquire() as connection:
+                    found: list[Any] = await connection.fetch(statement, *values)
+                    return found
+            except _AGAIN:
+                if attempt == _MOST_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _given_now(self) -> datetime | None:
+        return None if self._clock is None else self._clock.now()
+
     async def _now(self, connection: Any) -> datetime:
         """The store's time: the database's, unless a test has brought its own."""
         if self._clock is not None:
@@ -533,7 +540,12 @@ class PostgresStore:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    self._pool = await asyncpg.create_pool(self._url, min_size=1, max_size=self._connections)
+                    pool = await asyncpg.create_pool(self._url, min_size=1, max_size=self._connections)
+                    async with pool.acquire() as connection:
+                        await check(
+                            connection
+                        )  # a schema this code does not know is refused before it is touched
+                    self._pool = pool
         return self._pool
 
     async def close(self) -> None:

@@ -4,8 +4,6 @@
 -- ready (queued), lease (running), parked (waiting, dead, held) and done (succeeded, cancelled).
 -- What happened (attempt, change) is only ever added to.
 
-CREATE SCHEMA IF NOT EXISTS penstock;
-
 CREATE TABLE penstock.job (
     tenant       text        NOT NULL,
     id           uuid        NOT NULL,

@@ -1,11 +1,12 @@
 -- Settle as succeeded the leases whose token is live and whose end concerns nobody else (no children, no unique or ordering key);
--- the caller takes the others the long way. $1 tenant, $2 now, $3 ids, $4 tokens, $5 results.
-WITH given AS (
+-- the caller takes the others the long way. $1 tenant, $2 now (null: the database's), $3 ids, $4 tokens, $5 results.
+WITH clock AS (SELECT coalesce($2, now()) AS now),
+given AS (
     SELECT g.*, l.ctid AS lease
     FROM unnest($3::uuid[], $4::text[], $5::text[]) AS g (id, token, result),
     LATERAL (
         SELECT l.ctid FROM penstock.lease l
-        WHERE l.tenant = $1 AND l.id = g.id AND l.token = g.token AND l.until > $2
+        WHERE l.tenant = $1 AND l.id = g.id AND l.token = g.token AND l.until > (SELECT now FROM clock)
           AND NOT l.is_parent AND NOT l.is_unique AND l.ordering_key IS NULL
         FOR UPDATE
     ) l
@@ -15,12 +16,12 @@ settled AS (
 ),
 ended AS (
     INSERT INTO penstock.done (tenant, id, status, queue, run_at, start_by, attempts, leases, progress, ended_at)
-    SELECT tenant, id, 'succeeded', queue, run_at, start_by, attempts, leases, progress, $2 FROM settled
+    SELECT tenant, id, 'succeeded', queue, run_at, start_by, attempts, leases, progress, clock.now FROM settled, clock
 ),
 told AS (
     INSERT INTO penstock.attempt (tenant, job_id, number, worker, token, started_at, ended_at, outcome, status, run_at, result)
-    SELECT s.tenant, s.id, s.leases, s.worker, s.token, s.taken_at, $2, 'succeeded', 'succeeded', s.run_at, g.result
-    FROM given g, LATERAL (SELECT * FROM settled s WHERE s.id = g.id) s
+    SELECT s.tenant, s.id, s.leases, s.worker, s.token, s.taken_at, clock.now, 'succeeded', 'succeeded', s.run_at, g.result
+    FROM clock, given g, LATERAL (SELECT * FROM settled s WHERE s.id = g.id) s
 ),
 counted AS (
     INSERT INTO penstock.tally (tenant, queue, running, succeeded)

@@ -1,12 +1,13 @@
 -- Enqueue jobs that ask for nothing special, all at once; those whose id is taken are left out.
--- $1 tenant, $2 now, then one array per column.
-WITH given AS (
+-- $1 tenant, $2 now (null: the database's), then one array per column.
+WITH clock AS (SELECT coalesce($2, now()) AS now),
+given AS (
     SELECT * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::json[], $7::smallint[], $8::text[], $9::timestamptz[])
         AS g (id, queue, type, payload, priority, key, run_at)
 ),
 asked AS (
     INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, run_at, created_at, scheduled_at)
-    SELECT $1, id, queue, type, payload, priority, key, run_at, $2, coalesce(run_at, $2) FROM given
+    SELECT $1, id, queue, type, payload, priority, key, run_at, clock.now, coalesce(run_at, clock.now) FROM given, clock
     ON CONFLICT DO NOTHING
     RETURNING id, queue, priority, key, scheduled_at
 ),

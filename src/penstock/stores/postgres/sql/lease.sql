@@ -1,19 +1,29 @@
 -- Lease the next jobs of a queue without limits: highest priority, oldest run_at, lowest id, whatever nobody else is
--- taking at this moment. Nothing is taken while something is overdue, or if the queue is paused or governed.
--- $1 tenant, $2 queue, $3 now, $4 limit, $5 tokens, $6 worker, $7 seconds (or null).
-WITH q AS (
-    SELECT seconds FROM penstock.queue
-    WHERE tenant = $1 AND name = $2 AND NOT governed AND NOT paused
+-- taking at this moment. Nothing is taken, and the caller told so, while something is overdue or if the queue is governed.
+-- $1 tenant, $2 queue, $3 now (null: the database's), $4 limit, $5 tokens, $6 worker, $7 seconds (null: the queue's).
+WITH clock AS (SELECT coalesce($3, now()) AS now),
+q AS (
+    SELECT governed, paused, seconds,
+           EXISTS (SELECT FROM penstock.lease l WHERE l.tenant = $1 AND l.until <= clock.now)
+        OR EXISTS (SELECT FROM penstock.ready r WHERE r.tenant = $1 AND r.start_by <= clock.now AND r.leases = 0)
+        OR EXISTS (SELECT FROM penstock.parked p WHERE p.tenant = $1 AND p.start_by <= clock.now AND p.status = 'waiting')
+           AS overdue
+    FROM penstock.queue, clock
+    WHERE tenant = $1 AND name = $2
 ),
 picked AS (
     -- By ctid: the rows are locked and never updated, and no join order can be got wrong.
     DELETE FROM penstock.ready
     WHERE ctid = ANY (ARRAY (
         SELECT r.ctid
-        FROM q, (SELECT priority FROM penstock.lane WHERE tenant = $1 AND queue = $2 ORDER BY priority DESC) l,
+        FROM (SELECT FROM q WHERE NOT governed AND NOT paused AND NOT overdue) open,
+             (SELECT priority FROM penstock.lane WHERE tenant = $1 AND queue = $2 ORDER BY priority DESC) l,
         LATERAL (
             SELECT ctid FROM penstock.ready
-            WHERE tenant = $1 AND queue = $2 AND priority = l.priority AND run_at <= $3 AND NOT blocked
+            WHERE tenant = $1 AND queue = $2 AND priority = l.priority AND run_at <= (SELECT now FROM clock) AND NOT blocked
+              -- Whoever is changing this ordering key may be letting another job in: then leave this one for now.
+              AND (ordering_key IS NULL
+                   OR pg_try_advisory_xact_lock(hashtextextended($1 || ' order ' || $2 || ' ' || ordering_key, 0)))
             ORDER BY run_at, id
             LIMIT $4
             FOR UPDATE SKIP LOCKED
@@ -27,14 +37,17 @@ leased AS (
     INSERT INTO penstock.lease (tenant, id, queue, priority, run_at, key, ordering_key, scheduled_at, is_parent, is_unique, start_by,
                                 attempts, leases, error, token, worker, taken_at, until, seconds)
     SELECT n.tenant, n.id, n.queue, n.priority, n.run_at, n.key, n.ordering_key, n.scheduled_at, n.is_parent, n.is_unique, n.start_by,
-           n.attempts + 1, n.leases + 1, n.error, ($5::text[])[n.place], $6, $3,
-           $3 + make_interval(secs => coalesce($7, q.seconds)), coalesce($7, q.seconds)
-    FROM numbered n, q
+           n.attempts + 1, n.leases + 1, n.error, ($5::text[])[n.place], $6, clock.now,
+           clock.now + make_interval(secs => coalesce($7, q.seconds)), coalesce($7, q.seconds)
+    FROM numbered n, q, clock
     RETURNING *
 ),
 counted AS (
     INSERT INTO penstock.tally (tenant, queue, queued, running)
     SELECT $1, $2, -count(*), count(*) FROM picked HAVING count(*) > 0
 )
-SELECT l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
-FROM leased l, LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id) j
+SELECT q.governed, q.overdue, l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
+FROM q
+LEFT JOIN (
+    leased l CROSS JOIN LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id) j
+) ON true

@@ -1,0 +1,117 @@
+"""`penstock migrate`: the PostgreSQL schema brought up to date, shown as SQL, or checked."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from enum import IntEnum
+from typing import NoReturn
+
+import asyncpg
+
+from penstock.stores.postgres.embedded import EmbeddedError, start_async
+from penstock.stores.postgres.migrate import (
+    Connection,
+    Migration,
+    MigrationFailed,
+    SchemaError,
+    load,
+    migrate,
+    pending,
+    script,
+)
+
+CONNECT_SECONDS = 10
+
+
+class Exit(IntEnum):
+    """What the end of the command tells a script."""
+
+    OK = 0
+    PENDING = 1
+    USAGE = 2
+    NO_CONNECTION = 3
+    REFUSED = 4
+
+
+def run(url: str | None, *, as_sql: bool, check: bool) -> NoReturn:
+    """Do it, and leave with a code that says how it went."""
+    if url is not None and url.partition("://")[0] not in ("postgresql", "postgres"):
+        _leave(Exit.USAGE, "only a store at postgresql://… has a schema; there is nothing to migrate")
+    try:
+        sys.exit(asyncio.run(_run(url, as_sql, check)))
+    except MigrationFailed as error:
+        _leave(Exit.PENDING, error)
+    except SchemaError as error:
+        _leave(Exit.REFUSED, error)
+    except (OSError, asyncpg.PostgresConnectionError) as error:
+        _leave(Exit.NO_CONNECTION, f"lost the connection: {error}")
+    except asyncpg.PostgresError as error:
+        _leave(Exit.REFUSED, error)
+
+
+async def _run(url: str | None, as_sql: bool, check: bool) -> Exit:
+    if as_sql and url is None:
+        # Everything, for a database that nobody here can reach.
+        print(script(load()), end="")
+        return Exit.OK
+    async with _connected(url) as connection:
+        if as_sql:
+            print(script(await pending(connection)), end="")
+        elif check:
+            lacking = await pending(connection)
+            for each in lacking:
+                print(each.label)
+            return Exit.PENDING if lacking else Exit.OK
+        else:
+            _warn(await migrate(connection, on_applied=_tell))
+            print("the schema is up to date")
+    return Exit.OK
+
+
+def _tell(applied: Migration) -> None:
+    print(f"applied {applied.label}", flush=True)
+
+
+def _warn(applied: Sequence[Migration]) -> None:
+    breaking = [each.label for each in applied if not each.old_workers_may_run]
+    # A database that was empty has no workers of earlier versions.
+    if breaking and applied[0].number > 1:
+        print(f"stop the workers of earlier versions: they cannot work with {', '.join(breaking)}")
+
+
+@asynccontextmanager
+async def _connected(url: str | None) -> AsyncIterator[Connection]:
+    """A connection to the server of this URL, or to the embedded one."""
+    if url is None:
+        try:
+            server = await start_async()
+        except EmbeddedError as error:
+            _leave(Exit.NO_CONNECTION, error)
+        async with server, _connected(server.url) as connection:
+            yield connection
+        return
+    connection = await _connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _connect(url: str) -> asyncpg.Connection[asyncpg.Record]:
+    try:
+        # No statement cache: behind a pooler a prepared statement may be gone, or somebody else's.
+        return await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
+    except TimeoutError:
+        _leave(Exit.NO_CONNECTION, f"cannot connect: no answer within {CONNECT_SECONDS} seconds")
+    except (OSError, asyncpg.PostgresError) as error:
+        _leave(Exit.NO_CONNECTION, f"cannot connect: {error}")
+    except ValueError as error:
+        _leave(Exit.USAGE, f"cannot read the URL: {error}")
+
+
+def _leave(code: Exit, reason: object) -> NoReturn:
+    print(f"penstock migrate: {reason}", file=sys.stderr)
+    sys.exit(code)
