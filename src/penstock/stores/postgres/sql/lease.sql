@@ -4,10 +4,13 @@
 WITH clock AS (SELECT coalesce($3, now()) AS now),
 q AS (
     SELECT governed, paused, seconds,
-           EXISTS (SELECT FROM penstock.lease l WHERE l.tenant = $1 AND l.until <= clock.now)
-        OR EXISTS (SELECT FROM penstock.ready r WHERE r.tenant = $1 AND r.start_by <= clock.now AND r.leases = 0)
-        OR EXISTS (SELECT FROM penstock.parked p WHERE p.tenant = $1 AND p.start_by <= clock.now AND p.status = 'waiting')
-           AS overdue
+           -- The earliest of each, not whether one exists: for that the planner would read the whole table.
+           least((SELECT until FROM penstock.lease WHERE tenant = $1 ORDER BY until LIMIT 1),
+                 (SELECT start_by FROM penstock.ready
+                  WHERE tenant = $1 AND start_by IS NOT NULL AND leases = 0 ORDER BY start_by LIMIT 1),
+                 (SELECT start_by FROM penstock.parked
+                  WHERE tenant = $1 AND start_by IS NOT NULL AND status = 'waiting' ORDER BY start_by LIMIT 1)
+           ) <= clock.now IS TRUE AS overdue
     FROM penstock.queue, clock
     WHERE tenant = $1 AND name = $2
 ),
