@@ -16,6 +16,7 @@ from penstock.core.errors import (
     ParentNotFound,
     PenstockError,
     ScheduleNotFound,
+    StoreUnavailable,
     UniqueConflict,
     UnknownStore,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ScheduleNotFound",
     "Settled",
     "Status",
+    "StoreUnavailable",
     "UniqueConflict",
     "UnknownStore",
     "connect",

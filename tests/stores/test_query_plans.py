@@ -22,7 +22,9 @@ async def database() -> AsyncIterator[Any]:
     """Twenty thousand jobs due and as many for later, in two priorities, with statistics or with none."""
     connection = await asyncpg.connect(server_url())
     await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
-    await connection.execute("VACUUM penstock.ready")  # what earlier tests left behind is not this one's to read
+    await connection.execute(
+        "VACUUM penstock.ready"
+    )  # what earlier tests left behind is not this one's to read
     await connection.execute("INSERT INTO penstock.lane VALUES ('t', 'deep', 0), ('t', 'deep', 5)")
     await connection.execute("INSERT INTO penstock.queue (tenant, name, settings) VALUES ('t', 'deep', '{}')")
     for offset in ("-1 hour", "1 day"):

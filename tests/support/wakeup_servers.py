@@ -142,6 +142,13 @@ class RedisServer:
             clients = await client.client_list()
         return [one["id"] for one in clients if one["name"] == "penstock-wakeups"]
 
+    async def channels(self) -> set[str]:
+        """The channels that somebody listens to."""
+        from redis.asyncio import Redis
+
+        async with Redis.from_url(self.url, protocol=2) as client:
+            return {channel.decode() for channel in await client.pubsub_channels()}
+
     async def kick(self) -> None:
         from redis.asyncio import Redis
 

@@ -14,6 +14,7 @@ PenstockError
 │   ├── NotAllowed
 │   └── NotLeasable
 ├── LeaseLost
+├── StoreUnavailable
 └── UnknownStore
 """
 
@@ -182,6 +183,15 @@ class LeaseLost(PenstockError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"the lease on job {job_id} is no longer held with this token", job_id=job_id)
+
+
+class StoreUnavailable(PenstockError):
+    """The store could not be reached in time. Try again: the same job id or lease token makes a repeat harmless."""
+
+    code = "store_unavailable"
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(f"{store} could not be reached: {reason}", store=store, reason=reason)
 
 
 class UnknownStore(PenstockError):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
-import asyncpg
 import msgspec
 
 from penstock.core.clock import Clock
@@ -20,16 +18,12 @@ from penstock.core.commands import (
     ConfigureQueue,
     DropSchedule,
     Enqueued,
-    Filter,
     Fire,
     Fired,
     Heartbeat,
-    History,
     Leased,
     LeaseJobs,
-    Page,
     PutSchedule,
-    QueueView,
     RedriveJob,
     Settle,
     Settled,
@@ -37,36 +31,27 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import JobNotFound, LeaseLost, PenstockError
 from penstock.core.flow import Flow
-from penstock.core.job import Job, JobId, NewJob, Record, Status
+from penstock.core.job import Job, NewJob, Status
 from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.memory import random_tokens
 from penstock.stores.postgres import rows
-from penstock.stores.postgres.migrate import check
-from penstock.stores.postgres.rules import Moved, Session, sql
+from penstock.stores.postgres.connected import MOST_TRIES
+from penstock.stores.postgres.reading import Reading
+from penstock.stores.postgres.rules import Session, sql
 
 Answer = TypeVar("Answer")
 Answers = list[Any]
 
-_AGAIN = (
-    asyncpg.UniqueViolationError,  # two callers made the same row; the second look finds the first's
-    asyncpg.DeadlockDetectedError,
-    asyncpg.SerializationError,
-    Moved,
-)
-_MOST_TRIES = 20
 
-
-class PostgresStore:
+class PostgresStore(Reading):
     """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
 
-    def __init__(self, url: str, clock: Clock | None = None, *, connections: int = 10) -> None:
-        self._url = url
-        self._clock = clock
-        self._connections = connections
-        self._pool: Any = None
-        self._opening = asyncio.Lock()
+    def __init__(
+        self, url: str, clock: Clock | None = None, *, connections: int = 10, patience_seconds: float = 10
+    ) -> None:
+        super().__init__(url, clock, connections=connections, patience_seconds=patience_seconds)
         self._tokens = random_tokens()
         self._lanes: set[tuple[str, str, int]] = set()
 
@@ -85,9 +70,12 @@ class PostgresStore:
     async def _enqueue_plain(self, tenant: str, jobs: Sequence[NewJob]) -> set[str]:
         unknown = {(tenant, job.queue, job.priority) for job in jobs} - self._lanes
         if unknown:
-            async with (await self.pool()).acquire() as connection:
+
+            async def know(connection: Any) -> None:
                 session = Session(connection, tenant, await self._now(connection))
                 await session.know_queues({(queue, priority) for _, queue, priority in unknown})
+
+            await self._reach(know)
             self._lanes |= unknown
         made = await self._fetch(
             sql("enqueue"), tenant, self._given_now(),
@@ -116,7 +104,7 @@ class PostgresStore:
         return [await self._lease(tenant, request) for request in requests]
 
     async def _lease(self, tenant: str, request: LeaseJobs) -> list[Leased]:
-        for _ in range(_MOST_TRIES):
+        for _ in range(MOST_TRIES):
             found = await self._fetch(
                 sql("lease"), tenant, request.queue, self._given_now(), request.limit,
                 list(islice(self._tokens, request.limit)), request.worker, request.seconds,
@@ -174,14 +162,6 @@ class PostgresStore:
             ]
         return answers
 
-    async def _known(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        if not ids:
-            return set()
-        found = await self._fetch(
-            "SELECT id FROM penstock.job WHERE tenant = $1 AND id = ANY ($2::uuid[])", tenant, ids
-        )
-        return {str(row["id"]) for row in found}
-
     async def settle(self, tenant: str, settles: Sequence[Settle]) -> list[Settled | PenstockError]:
         acked: set[str] = set()
         if all(type(settle) is Ack for settle in settles) and len({one.job_id for one in settles}) == len(
@@ -221,7 +201,7 @@ class PostgresStore:
             session.rules.advance(session.now)
             return each(session.rules.redrive, commands, session.now)
 
-        return await self._by_rules(tenant, run)
+        return await self._by_rules(tenant, run, repeatable=False)
 
     async def configure(
         self, tenant: str, commands: Sequence[ConfigureQueue]
@@ -282,7 +262,7 @@ class PostgresStore:
             await self._save_schedules(session, [command.name for command in commands])
             return answers
 
-        return await self._by_rules(tenant, run)
+        return await self._by_rules(tenant, run, repeatable=False)
 
     async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
         async def run(session: Session) -> Answers:
@@ -325,121 +305,10 @@ class PostgresStore:
             ],
         )  # fmt: skip
 
-    async def _schedules(self, connection: Any, tenant: str) -> list[Schedule]:
-        found = await connection.fetch(
-            "SELECT body FROM penstock.schedule WHERE tenant = $1 ORDER BY name", tenant
-        )
-        return [msgspec.json.decode(row["body"], type=Schedule) for row in found]
-
-    # ── Reading ───────────────────────────────────────────────────────────────────────────────────
-
-    async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]:
-        await self._catch_up(tenant)
-        async with (await self.pool()).acquire() as connection:
-            found = {
-                str(row["id"]): rows.to_job(row) for row in await connection.fetch(sql("load"), tenant, ids)
-            }
-        return [found.get(job_id) or JobNotFound(job_id) for job_id in ids]
-
-    async def history(
-        self, tenant: str, subjects: Sequence[tuple[str, str]]
-    ) -> list[History | PenstockError]:
-        await self._catch_up(tenant)
-        ids = [name for kind, name in subjects if kind == "job"]
-        async with (await self.pool()).acquire() as connection:
-            known = await self._known(tenant, ids)
-            attempts = await connection.fetch(
-                "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[])", tenant, ids
-            )
-            changes = await connection.fetch(
-                """SELECT c.* FROM penstock.change c JOIN unnest($2::text[], $3::text[]) AS g (kind, name) USING (kind, name)
-                   WHERE c.tenant = $1""",
-                tenant, [kind for kind, _ in subjects], [name for _, name in subjects],
-            )  # fmt: skip
-        lines: dict[tuple[str, str], list[tuple[int, Record]]] = {}
-        for row in attempts:
-            lines.setdefault(("job", str(row["job_id"])), []).append((row["seq"], rows.to_attempt(row)))
-        for row in changes:
-            lines.setdefault((row["kind"], row["name"]), []).append((row["seq"], rows.to_change(row)))
-        answers: list[History | PenstockError] = []
-        for kind, name in subjects:
-            if kind == "job" and name not in known:
-                answers.append(JobNotFound(name))
-            else:
-                told = sorted(lines.get((kind, name), []), key=lambda line: line[0])
-                answers.append(History(tuple(record for _, record in told)))
-        return answers
-
-    async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
-        await self._catch_up(tenant)
-        conditions, values = ["tenant = $1"], [tenant]
-
-        def where(condition: str, value: Any) -> None:
-            if value is not None:
-                values.append(value)
-                conditions.append(condition.format(f"${len(values)}"))
-
-        where("id < {}::uuid", after)
-        where("status = ANY ({})", list(filter.statuses) or None)
-        where("queue = {}", filter.queue)
-        where("type = {}", filter.type)
-        where("key = {}", filter.key)
-        where("schedule = {}", filter.schedule)
-        where("cause = {}", filter.cause)
-        where("created_at >= {}", filter.created_from)
-        where("created_at < {}", filter.created_before)
-        statement = f"SELECT * FROM penstock.job_now WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT {limit + 1}"
-        async with (await self.pool()).acquire() as connection:
-            jobs = tuple(rows.to_job(row) for row in await connection.fetch(statement, *values))
-        return Page(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
-
-    async def queues(self, tenant: str) -> list[QueueView]:
-        await self._catch_up(tenant)
-        sums = ", ".join(f"coalesce(sum(t.{status}), 0)::bigint AS {status}" for status in Status)
-        async with (await self.pool()).acquire() as connection:
-            found = await connection.fetch(
-                f"""SELECT q.name, q.settings, t.*,
-                           (SELECT min(r.run_at) FROM penstock.ready r WHERE r.tenant = q.tenant AND r.queue = q.name) AS oldest
-                    FROM penstock.queue q
-                    CROSS JOIN LATERAL (SELECT {sums} FROM penstock.tally t WHERE t.tenant = q.tenant AND t.queue = q.name) t
-                    WHERE q.tenant = $1 ORDER BY q.name""",
-                tenant,
-            )
-        return [
-            QueueView(
-                row["name"], msgspec.json.decode(row["settings"], type=QueueSettings),
-                {status: row[status] for status in Status}, row["oldest"],
-            )
-            for row in found
-        ]  # fmt: skip
-
-    async def schedules(self, tenant: str) -> list[Schedule]:
-        async with (await self.pool()).acquire() as connection:
-            return await self._schedules(connection, tenant)
-
-    async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
-        async with (await self.pool()).acquire() as connection:
-            now = await self._now(connection)
-            found = await connection.fetch(sql("next_at"), tenant, queues)
-            overdue_at = await connection.fetchval(
-                """SELECT least(
-                    (SELECT min(until) FROM penstock.lease WHERE tenant = $1),
-                    (SELECT min(start_by) FROM penstock.ready WHERE tenant = $1 AND leases = 0 AND start_by IS NOT NULL),
-                    (SELECT min(start_by) FROM penstock.parked WHERE tenant = $1 AND status = 'waiting' AND start_by IS NOT NULL))""",
-                tenant,
-            )
-        moments = [overdue_at, *map(_opens_at, found)]
-        return min((max(now, moment) for moment in moments if moment is not None), default=None)
-
     # ── Time ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def now(self) -> datetime:
-        async with (await self.pool()).acquire() as connection:
-            return await self._now(connection)
-
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
-        async with (await self.pool()).acquire() as connection:
-            tenants = await connection.fetch("SELECT DISTINCT tenant FROM penstock.queue ORDER BY tenant")
+        tenants = await self._fetch("SELECT DISTINCT tenant FROM penstock.queue ORDER BY tenant")
         swept = Swept()
         for row in tenants:
             one = await self._sweep(row["tenant"], limit - swept.pruned, exported_until)
@@ -448,41 +317,29 @@ class PostgresStore:
 
     async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
         swept = await self._catch_up(tenant)
-        async with (await self.pool()).acquire() as connection, connection.transaction():
-            now = await self._now(connection)
-            pruned = 0
-            while (gone := await self._prune(connection, tenant, now, limit - pruned, exported_until)) > 0:
-                pruned += gone
-            await connection.execute(
-                "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, now
-            )
-            await connection.execute(sql("fold"), tenant)
-        return Swept(swept.lost, swept.expired, pruned)
 
-    async def _prune(
-        self, connection: Any, tenant: str, now: datetime, limit: int, exported_until: datetime | None
-    ) -> int:
+        async def prune(session: Session) -> int:
+            pruned = 0
+            while (gone := await self._prune(session, limit - pruned, exported_until)) > 0:
+                pruned += gone
+            await session.connection.execute(
+                "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, session.now
+            )
+            await session.connection.execute(sql("fold"), tenant)
+            return pruned
+
+        return Swept(swept.lost, swept.expired, await self._by_rules(tenant, prune))
+
+    async def _prune(self, session: Session, limit: int, exported_until: datetime | None) -> int:
+        tenant, connection = session.tenant, session.connection
         queues = await connection.fetch("SELECT name, settings FROM penstock.queue WHERE tenant = $1", tenant)
         untils = []
         for row in queues:
             settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-            until = now - timedelta(seconds=settings.retention_seconds)
+            until = session.now - timedelta(seconds=settings.retention_seconds)
             untils.append(until if exported_until is None else min(until, exported_until))
         found = await connection.fetch(sql("prune"), tenant, [row["name"] for row in queues], untils, limit)
         return len(found)
-
-    async def _catch_up(self, tenant: str) -> Swept:
-        """Let everything happen that time alone has made happen."""
-        async with (await self.pool()).acquire() as connection:
-            overdue = await connection.fetch(sql("overdue"), tenant, await self._now(connection))
-        if not overdue:
-            return Swept()
-
-        async def run(session: Session) -> Swept:
-            await session.load([])
-            return session.rules.advance(session.now)
-
-        return await self._by_rules(tenant, run)
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
@@ -499,72 +356,6 @@ class PostgresStore:
             return each(verb(session.rules), commands, session.now)
 
         return await self._by_rules(tenant, run)
-
-    async def _by_rules(self, tenant: str, run: Callable[[Session], Awaitable[Answer]]) -> Answer:
-        """Load, decide and write down in one transaction; again if somebody else was first."""
-        for attempt in range(_MOST_TRIES):
-            try:
-                async with (await self.pool()).acquire() as connection, connection.transaction():
-                    session = Session(connection, tenant, await self._now(connection))
-                    answer = await run(session)
-                    await session.save()
-                    return answer
-            except _AGAIN:
-                if attempt == _MOST_TRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _fetch(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement that is a transaction of its own; again if it and another waited for each other."""
-        for attempt in range(_MOST_TRIES):
-            try:
-                async with (await self.pool()).acquire() as connection:
-                    found: list[Any] = await connection.fetch(statement, *values)
-                    return found
-            except _AGAIN:
-                if attempt == _MOST_TRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _given_now(self) -> datetime | None:
-        return None if self._clock is None else self._clock.now()
-
-    async def _now(self, connection: Any) -> datetime:
-        """The store's time: the database's, unless a test has brought its own."""
-        if self._clock is not None:
-            return self._clock.now()
-        moment: datetime = await connection.fetchval("SELECT now()")
-        return moment
-
-    async def pool(self) -> Any:
-        if self._pool is None:
-            async with self._opening:
-                if self._pool is None:
-                    pool = await asyncpg.create_pool(self._url, min_size=1, max_size=self._connections)
-                    async with pool.acquire() as connection:
-                        await check(
-                            connection
-                        )  # a schema this code does not know is refused before it is touched
-                    self._pool = pool
-        return self._pool
-
-    async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
-
-
-def _opens_at(row: rows.Row) -> datetime:
-    """When the earliest of these jobs may be leased, as far as time and rates are concerned."""
-    settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-    moments: list[datetime] = [row["run_at"]]
-    for rate, full_until in (
-        (settings.rate, row["full_until"]),
-        (settings.rate_per_key, row["key_full_until"]),
-    ):
-        if rate is not None and full_until is not None:
-            moments.append(rate.opens_at(full_until))
-    return max(moments)
 
 
 def _distinct(beats: Sequence[Heartbeat]) -> list[list[Heartbeat]]:

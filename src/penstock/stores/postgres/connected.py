@@ -1,0 +1,173 @@
+"""A connection to PostgreSQL that heals by itself, and transactions under the rules on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import asyncpg
+
+from penstock.core.clock import Clock
+from penstock.core.commands import Swept
+from penstock.core.errors import StoreUnavailable
+from penstock.stores.postgres.migrate import check
+from penstock.stores.postgres.rules import Moved, Session, sql
+
+Answer = TypeVar("Answer")
+
+_AGAIN = (
+    asyncpg.UniqueViolationError,  # two callers made the same row; the second look finds the first's
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    Moved,
+)
+MOST_TRIES = 20
+_OUT_OF_REACH = (
+    OSError,  # among them TimeoutError: a connection that hangs half-open
+    asyncpg.PostgresConnectionError,
+    asyncpg.InternalClientError,
+    asyncpg.InterfaceError,  # what asyncpg makes of a connection that died inside a transaction
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.DiskFullError,
+)
+_LONGEST_COMMAND_SECONDS = 60
+
+logger = logging.getLogger("penstock.postgres")
+
+
+async def _leave_as_it_is(connection: Any) -> None:
+    """Nothing to clean up: no session state is ever set, and a round trip per call is saved."""
+
+
+class Connected:
+    """A pool of connections, and the two ways to use one: a single statement, or a transaction under the rules."""
+
+    def __init__(
+        self, url: str, clock: Clock | None = None, *, connections: int = 10, patience_seconds: float = 10
+    ) -> None:
+        """`patience_seconds` is how long a call waits for a database that cannot be reached."""
+        self._url = url
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._connections = connections
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+
+    async def now(self) -> datetime:
+        return await self._reach(self._now)
+
+    async def _by_rules(
+        self, tenant: str, run: Callable[[Session], Awaitable[Answer]], *, repeatable: bool = True
+    ) -> Answer:
+        """Load, decide and write down in one transaction.
+
+        `repeatable` says that a commit whose outcome is unknown may be tried again without changing the answer's sense.
+        """
+        committing = False
+
+        async def work(connection: Any) -> Answer:
+            nonlocal committing
+            if committing and not repeatable:
+                raise StoreUnavailable(
+                    "PostgreSQL", "the connection was lost in the commit; look before you try again"
+                )
+            committing = False
+            async with connection.transaction():
+                session = Session(connection, tenant, await self._now(connection))
+                answer = await run(session)
+                await session.save()
+                committing = True
+            return answer
+
+        return await self._reach(work)
+
+    async def _fetch(self, statement: str, *values: Any) -> list[Any]:
+        """Run one statement that is a transaction of its own."""
+        return await self._reach(lambda connection: connection.fetch(statement, *values))
+
+    async def _reach(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        """Do something with a connection; again if others were first, and while the database cannot be reached."""
+        loop = asyncio.get_running_loop()
+        deadline, tries, pause = loop.time() + self._patience_seconds, 0, 0.02
+        while True:
+            try:
+                return await self._with_connection(work)
+            except _AGAIN:
+                tries += 1
+                if tries == MOST_TRIES:
+                    raise
+            except _OUT_OF_REACH as error:
+                if loop.time() + pause > deadline:
+                    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                    raise StoreUnavailable("PostgreSQL", reason) from error
+                logger.warning("PostgreSQL is out of reach, trying again in %.2f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    async def _with_connection(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
+        pool = await self.pool()
+        connection = await pool.acquire(timeout=self._patience_seconds)
+        try:
+            return await work(connection)
+        finally:
+            try:
+                await pool.release(connection)
+            except _OUT_OF_REACH as error:
+                # What was done is done; doing it again because the way back failed would be wrong.
+                logger.warning("a connection was lost on its way back to the pool: %s", error)
+
+    def _given_now(self) -> datetime | None:
+        return None if self._clock is None else self._clock.now()
+
+    async def _now(self, connection: Any) -> datetime:
+        """The store's time: the database's, unless a test has brought its own."""
+        if self._clock is not None:
+            return self._clock.now()
+        moment: datetime = await connection.fetchval("SELECT now()")
+        return moment
+
+    async def pool(self) -> Any:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await self._open()
+        return self._pool
+
+    async def _open(self) -> Any:
+        pool = await asyncpg.create_pool(
+            self._url,
+            min_size=1,
+            max_size=self._connections,
+            timeout=self._patience_seconds,
+            command_timeout=_LONGEST_COMMAND_SECONDS,
+            reset=_leave_as_it_is,
+        )
+        try:
+            async with pool.acquire() as connection:
+                await check(connection)  # a schema this code does not know is refused before it is touched
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def _catch_up(self, tenant: str) -> Swept:
+        """Let everything happen that time alone has made happen."""
+        if not await self._fetch(sql("overdue"), tenant, self._given_now()):
+            return Swept()
+
+        async def run(session: Session) -> Swept:
+            await session.load([])
+            return session.rules.advance(session.now)
+
+        return await self._by_rules(tenant, run)

@@ -1,0 +1,140 @@
+"""What can be read: jobs, their trails, queues and schedules, as of now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.core.commands import Filter, History, Page, QueueView
+from penstock.core.errors import JobNotFound, PenstockError
+from penstock.core.job import Job, JobId, Record, Status
+from penstock.core.schedule import Schedule
+from penstock.core.settings import QueueSettings
+from penstock.stores.postgres import rows
+from penstock.stores.postgres.connected import Connected
+from penstock.stores.postgres.rules import sql
+
+
+class Reading(Connected):
+    """The reading half of the store."""
+
+    async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]:
+        await self._catch_up(tenant)
+        found = {str(row["id"]): rows.to_job(row) for row in await self._fetch(sql("load"), tenant, ids)}
+        return [found.get(job_id) or JobNotFound(job_id) for job_id in ids]
+
+    async def history(
+        self, tenant: str, subjects: Sequence[tuple[str, str]]
+    ) -> list[History | PenstockError]:
+        await self._catch_up(tenant)
+        ids = [name for kind, name in subjects if kind == "job"]
+        known = await self._known(tenant, ids)
+        attempts = await self._fetch(
+            "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[])", tenant, ids
+        )
+        changes = await self._fetch(
+                """SELECT c.* FROM penstock.change c JOIN unnest($2::text[], $3::text[]) AS g (kind, name) USING (kind, name)
+                   WHERE c.tenant = $1""",
+                tenant, [kind for kind, _ in subjects], [name for _, name in subjects],
+            )  # fmt: skip
+        lines: dict[tuple[str, str], list[tuple[int, Record]]] = {}
+        for row in attempts:
+            lines.setdefault(("job", str(row["job_id"])), []).append((row["seq"], rows.to_attempt(row)))
+        for row in changes:
+            lines.setdefault((row["kind"], row["name"]), []).append((row["seq"], rows.to_change(row)))
+        answers: list[History | PenstockError] = []
+        for kind, name in subjects:
+            if kind == "job" and name not in known:
+                answers.append(JobNotFound(name))
+            else:
+                told = sorted(lines.get((kind, name), []), key=lambda line: line[0])
+                answers.append(History(tuple(record for _, record in told)))
+        return answers
+
+    async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
+        await self._catch_up(tenant)
+        conditions, values = ["tenant = $1"], [tenant]
+
+        def where(condition: str, value: Any) -> None:
+            if value is not None:
+                values.append(value)
+                conditions.append(condition.format(f"${len(values)}"))
+
+        where("id < {}::uuid", after)
+        where("status = ANY ({})", list(filter.statuses) or None)
+        where("queue = {}", filter.queue)
+        where("type = {}", filter.type)
+        where("key = {}", filter.key)
+        where("schedule = {}", filter.schedule)
+        where("cause = {}", filter.cause)
+        where("created_at >= {}", filter.created_from)
+        where("created_at < {}", filter.created_before)
+        statement = f"SELECT * FROM penstock.job_now WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT {limit + 1}"
+        jobs = tuple(rows.to_job(row) for row in await self._fetch(statement, *values))
+        return Page(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
+
+    async def queues(self, tenant: str) -> list[QueueView]:
+        await self._catch_up(tenant)
+        sums = ", ".join(f"coalesce(sum(t.{status}), 0)::bigint AS {status}" for status in Status)
+        found = await self._fetch(
+            f"""SELECT q.name, q.settings, t.*,
+                           (SELECT min(r.run_at) FROM penstock.ready r WHERE r.tenant = q.tenant AND r.queue = q.name) AS oldest
+                    FROM penstock.queue q
+                    CROSS JOIN LATERAL (SELECT {sums} FROM penstock.tally t WHERE t.tenant = q.tenant AND t.queue = q.name) t
+                    WHERE q.tenant = $1 ORDER BY q.name""",
+            tenant,
+        )
+        return [
+            QueueView(
+                row["name"], msgspec.json.decode(row["settings"], type=QueueSettings),
+                {status: row[status] for status in Status}, row["oldest"],
+            )
+            for row in found
+        ]  # fmt: skip
+
+    async def schedules(self, tenant: str) -> list[Schedule]:
+        return await self._reach(lambda connection: self._schedules(connection, tenant))
+
+    async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
+        now = await self.now()
+        found = await self._fetch(sql("next_at"), tenant, queues)
+        [row] = await self._fetch(
+            """SELECT least(
+                (SELECT min(until) FROM penstock.lease WHERE tenant = $1),
+                (SELECT min(start_by) FROM penstock.ready WHERE tenant = $1 AND leases = 0 AND start_by IS NOT NULL),
+                (SELECT min(start_by) FROM penstock.parked WHERE tenant = $1 AND status = 'waiting' AND start_by IS NOT NULL))
+               AS at""",
+            tenant,
+        )
+        moments = [row["at"], *map(_opens_at, found)]
+        return min((max(now, moment) for moment in moments if moment is not None), default=None)
+
+    async def _known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        if not ids:
+            return set()
+        found = await self._fetch(
+            "SELECT id FROM penstock.job WHERE tenant = $1 AND id = ANY ($2::uuid[])", tenant, ids
+        )
+        return {str(row["id"]) for row in found}
+
+    async def _schedules(self, connection: Any, tenant: str) -> list[Schedule]:
+        found = await connection.fetch(
+            "SELECT body FROM penstock.schedule WHERE tenant = $1 ORDER BY name", tenant
+        )
+        return [msgspec.json.decode(row["body"], type=Schedule) for row in found]
+
+
+def _opens_at(row: rows.Row) -> datetime:
+    """When the earliest of these jobs may be leased, as far as time and rates are concerned."""
+    settings = msgspec.json.decode(row["settings"], type=QueueSettings)
+    moments: list[datetime] = [row["run_at"]]
+    for rate, full_until in (
+        (settings.rate, row["full_until"]),
+        (settings.rate_per_key, row["key_full_until"]),
+    ):
+        if rate is not None and full_until is not None:
+            moments.append(rate.opens_at(full_until))
+    return max(moments)
