@@ -21,6 +21,7 @@ from penstock.core.errors import (
     ParentNotFound,
     PenstockError,
     ScheduleNotFound,
+    StoreUnavailable,
     UniqueConflict,
     UnknownStore,
 )
@@ -41,6 +42,7 @@ RAISED: list[PenstockError] = [
     NotAllowed(ID, "redrive", "running"),
     NotLeasable(ID, "the queue is paused"),
     LeaseLost(ID),
+    StoreUnavailable("PostgreSQL", "connection refused"),
     UnknownStore("ftp://host", "memory://"),
 ]
 """One of each error that is ever raised."""
