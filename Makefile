@@ -33,8 +33,9 @@ format: $(READY) ## format the code
 schema: $(READY) ## write down the PostgreSQL schema after all migrations
 	@$(BIN)/python -m penstock.stores.postgres.snapshot
 
-bench: $(READY) ## measure the memory store
-	@$(BIN)/python benchmarks/memory_store.py $(ARGS)
+bench: $(READY) ## measure the stores
+	@$(BIN)/python benchmarks/memory_store.py
+	@$(BIN)/python benchmarks/postgres_store.py
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.
 $(READY): requirements.lock pyproject.toml
