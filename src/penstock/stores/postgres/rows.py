@@ -40,11 +40,12 @@ TABLES = {
 """Where a job is kept, by its state."""
 
 
+_INVOLVED = ("expires_at", "expires_in", "ordering_key", "unique_key", "idempotency_key", "schedule")
+
+
 def is_plain(asked: NewJob) -> bool:
-    """Whether a job asks for nothing but a place in the line."""
-    return asked.schedule is None and all(
-        getattr(asked, name) == default for name, default in _DEFAULTS.items()
-    )
+    """Whether a job concerns no other job, nor a deadline: then it only needs a place in the line."""
+    return not asked.parents and all(getattr(asked, name) is None for name in _INVOLVED)
 
 
 def to_options(asked: NewJob) -> str | None:

@@ -81,7 +81,7 @@ class PostgresStore(Reading):
             sql("enqueue"), tenant, self._given_now(),
             [job.id for job in jobs], [job.queue for job in jobs], [job.type for job in jobs],
             [job.payload for job in jobs], [job.priority for job in jobs], [job.key for job in jobs],
-            [job.run_at for job in jobs],
+            [job.run_at for job in jobs], [job.delay for job in jobs], [rows.to_options(job) for job in jobs],
         )  # fmt: skip
         return {str(row["id"]) for row in made}
 

@@ -1,13 +1,16 @@
--- Enqueue jobs that ask for nothing special, all at once; those whose id is taken are left out.
+-- Enqueue jobs that concern no other job, all at once; those whose id is taken are left out.
 -- $1 tenant, $2 now (null: the database's), then one array per column.
 WITH clock AS (SELECT coalesce($2, now()) AS now),
 given AS (
-    SELECT * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::json[], $7::smallint[], $8::text[], $9::timestamptz[])
-        AS g (id, queue, type, payload, priority, key, run_at)
+    SELECT * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::json[], $7::smallint[], $8::text[], $9::timestamptz[],
+                         $10::interval[], $11::json[])
+        AS g (id, queue, type, payload, priority, key, run_at, delay, options)
 ),
 asked AS (
-    INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, run_at, created_at, scheduled_at)
-    SELECT $1, id, queue, type, payload, priority, key, run_at, clock.now, coalesce(run_at, clock.now) FROM given, clock
+    INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, run_at, options, created_at, scheduled_at)
+    SELECT $1, id, queue, type, payload, priority, key, run_at, options, clock.now,
+           coalesce(run_at, clock.now + delay, clock.now)
+    FROM given, clock
     ON CONFLICT DO NOTHING
     RETURNING id, queue, priority, key, scheduled_at
 ),
