@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import uuid_utils
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core import bounds, codec
 from penstock.core.commands import (
     Ack,
     Beat,
+    Bulk,
     CancelJob,
     Changed,
     ConfigureQueue,
@@ -58,15 +58,6 @@ class Held(Protocol):
     def id(self) -> JobId: ...
     @property
     def token(self) -> LeaseToken: ...
-
-
-class Bulk(Struct, frozen=True, gc=False):
-    """What became of a change to all jobs that match a filter."""
-
-    matched: int
-    changed: int
-    refused: tuple[PenstockError, ...] = ()
-    """The first hundred refusals."""
 
 
 def new_id() -> JobId:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.commands import Changed, Leased
+from penstock.core.commands import Bulk, Changed, Leased
 from penstock.core.errors import JobNotFound, NotAllowed, UniqueConflict
 from penstock.core.job import Cause, JobId, Outcome, Status
-from penstock.queue import Bulk, Queue
+from penstock.queue import Queue
 from penstock.testing import FakeClock
 
 

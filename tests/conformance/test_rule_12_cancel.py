@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.commands import Changed, Settled
+from penstock.core.commands import Bulk, Changed, Settled
 from penstock.core.errors import JobNotFound, NotAllowed
 from penstock.core.job import Cause, Outcome, Status
-from penstock.queue import Bulk, Held, Queue
+from penstock.queue import Held, Queue
 from penstock.testing import START, FakeClock
 
 Settle = Callable[[Queue, Held], Awaitable[Settled]]

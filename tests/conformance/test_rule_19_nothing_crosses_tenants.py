@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.commands import Settled
+from penstock.core.commands import Bulk, Settled
 from penstock.core.errors import JobNotFound, LeaseLost, ParentNotFound, ScheduleNotFound
 from penstock.core.job import JobId, LeaseToken, Status
 from penstock.core.limits import Rate
-from penstock.queue import Bulk, Held, Queue
+from penstock.queue import Held, Queue
 from penstock.testing import FakeClock
 
 Settle = Callable[[Queue, Held], Awaitable[Settled]]

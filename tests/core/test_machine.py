@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import ordering
 from penstock.core.commands import (
     Ack,
-    Beat,
-    CancelJob,
-    Changed,
-    ConfigureQueue,
     Discard,
     DropSchedule,
     Duplicate,
@@ -25,13 +20,10 @@ from penstock.core.commands import (
     Fire,
     Heartbeat,
     Leased,
-    LeaseJobs,
     Nack,
     PutSchedule,
-    RedriveJob,
     Release,
     Settle,
-    Settled,
     Snooze,
     TakeJob,
 )
@@ -49,14 +41,14 @@ from penstock.core.errors import (
     ScheduleNotFound,
     UniqueConflict,
 )
-from penstock.core.job import Cause, JobId, LeaseToken, NewJob, Status
+from penstock.core.groups import Group
+from penstock.core.job import Cause, JobId, LeaseToken, Status
 from penstock.core.limits import Rate
-from penstock.core.machine import Machine
-from penstock.core.ordering import Group, Lane
-from penstock.core.requests import new_job, new_schedule
+from penstock.core.ordering import Lane
+from penstock.core.requests import new_schedule
 from penstock.core.retry import Retry
-from penstock.core.timers import Timers
-from penstock.testing import START, counting_ids, counting_tokens
+from penstock.testing import START
+from support.bench import Bench, ids, state
 
 NOBODY = JobId("01890000-0000-7000-8000-000000000000")
 NO_TOKEN = LeaseToken("never given")
@@ -75,89 +67,6 @@ def no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         listing(lane, group, now)
 
     monkeypatch.setattr(Lane, "_list", counted)
-
-
-class Bench:
-    """A machine with a clock, ids and tokens of its own."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.machine = Machine("acme")
-        self.now = START
-        self.ids = counting_ids()
-        self.tokens = counting_tokens()
-        if settings:
-            self.configure(**settings)
-
-    def wait(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-        self.machine.advance(self.now)
-
-    def new(self, **options: Any) -> NewJob:
-        return new_job(self.ids(), {"type": "test.job", **options})
-
-    def enqueue(self, **options: Any) -> JobId:
-        return self.machine.enqueue(self.new(**options), self.now).id
-
-    def lease(self, limit: int = 1, queue: str = "default", seconds: float | None = None) -> list[Leased]:
-        return self.machine.lease(LeaseJobs(queue, "w1", limit, seconds), self.tokens, self.now)
-
-    def lease_one(self) -> Leased:
-        [leased] = self.lease()
-        return leased
-
-    def choose(self, limit: int = 100, queue: str = "default") -> list[JobId]:
-        return self.machine.choose(queue, limit, self.now)
-
-    def take(self, job_id: JobId) -> Leased:
-        return self.machine.take(TakeJob(job_id, next(self.tokens), "w2"), self.now)
-
-    def ack(self, leased: Leased) -> Settled:
-        return self.machine.settle(Ack(leased.id, leased.token), self.now)
-
-    def nack(self, leased: Leased, **options: Any) -> Settled:
-        return self.machine.settle(Nack(leased.id, leased.token, "boom", **options), self.now)
-
-    def release(self, leased: Leased) -> Settled:
-        return self.machine.settle(Release(leased.id, leased.token), self.now)
-
-    def heartbeat(self, leased: Leased) -> Beat:
-        return self.machine.heartbeat(Heartbeat(leased.id, leased.token), self.now)
-
-    def cancel(self, job_id: JobId) -> Changed:
-        return self.machine.cancel(CancelJob(job_id, "ada"), self.now)
-
-    def redrive(self, job_id: JobId) -> Changed:
-        return self.machine.redrive(RedriveJob(job_id, "ada"), self.now)
-
-    def configure(self, queue: str = "default", **changes: Any) -> None:
-        self.machine.configure(ConfigureQueue(queue, changes, "ada"), self.now)
-
-    def prune(self) -> int:
-        return self.machine.prune(self.now, 1_000_000)
-
-    def status(self, job_id: JobId) -> Status:
-        return self.machine.get(job_id, self.now).status
-
-
-def ids(leased: Sequence[Leased]) -> list[JobId]:
-    return [each.id for each in leased]
-
-
-def state(bench: Bench) -> dict[str, object]:
-    """All that can be read of a machine."""
-    machine, now = bench.machine, bench.now
-    jobs = machine.find(Filter(), None, 100_000).jobs
-    queues = machine.queues()
-    schedules = machine.schedules()
-    return {
-        "jobs": jobs,
-        "queues": queues,
-        "schedules": schedules,
-        "job trails": [machine.history(("job", job.id), now) for job in jobs],
-        "queue trails": [machine.history(("queue", queue.name), now) for queue in queues],
-        "schedule trails": [machine.history(("schedule", each.name), now) for each in schedules],
-        "next at": machine.next_at([queue.name for queue in queues], now),
-    }
 
 
 # ── A random life ─────────────────────────────────────────────────────────────────────────────────
@@ -792,250 +701,3 @@ class TestLongChain:
         while bench.prune():
             pass
         assert bench.machine.find(Filter(), None, 10).jobs == ()
-
-
-# ── Memory ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def size(timers: Timers) -> int:
-    return len(timers._heap)
-
-
-def weights(machine: Machine) -> dict[str, int]:
-    """How much every private collection of a machine holds. Trails are counted, not their records: history is kept."""
-    lanes = list(machine.ledger.lanes.values())
-    groups = [group for lane in lanes for group in (*lane._groups.values(), *lane._idle.values())]
-    return {
-        "jobs": len(machine.ledger.jobs),
-        "trails": len(machine.ledger.trails),
-        "leases": size(machine.ledger.leases),
-        "deadlines": size(machine.ledger.deadlines),
-        "ended": sum(size(timers) for timers in machine.ledger.ended.values()),
-        "catalogue": len(machine.ledger.catalogue._ids),
-        "requests": len(machine.ledger.keys.requests),
-        "windows": len(machine.ledger.keys._windows),
-        "holders": len(machine.ledger.keys._holders),
-        "children": len(machine.ledger.flow._children),
-        "pending": len(machine.ledger.flow._pending),
-        "later": sum(size(lane._later) for lane in lanes),
-        "queued": sum(size(lane._queued) for lane in lanes),
-        "rotation": sum(len(lane._rotation) for lane in lanes),
-        "throttled": sum(len(lane._throttled) for lane in lanes),
-        "groups": len(groups),
-        "group heaps": sum(len(group.heap) for group in groups),
-        "orders": sum(len(lane._orders) for lane in lanes),
-        "order heaps": sum(len(order.heap) for lane in lanes for order in lane._orders.values()),
-    }
-
-
-def _acked(bench: Bench) -> Iterator[None]:
-    while True:
-        bench.enqueue()
-        bench.ack(bench.lease_one())
-        yield
-
-
-def _cancelled(bench: Bench) -> Iterator[None]:
-    while True:
-        bench.cancel(bench.enqueue())
-        yield
-
-
-def _cancelled_before_due(bench: Bench) -> Iterator[None]:
-    while True:
-        bench.cancel(bench.enqueue(delay=3_600))
-        yield
-
-
-def _cancelled_while_paused(bench: Bench) -> Iterator[None]:
-    bench.configure(paused=True)
-    number = 0
-    while True:
-        number += 1
-        bench.cancel(bench.enqueue(key=f"key-{number}", priority=number % 1_000))
-        yield
-
-
-def _cancelled_behind_a_full_queue(bench: Bench) -> Iterator[None]:
-    bench.configure(max_concurrency=1, lease_seconds=86_400)
-    bench.enqueue()
-    bench.lease_one()
-    while True:
-        bench.cancel(bench.enqueue())
-        yield
-
-
-def _lost(bench: Bench) -> Iterator[None]:
-    bench.configure(lease_seconds=1)
-    while True:
-        job_id = bench.enqueue(max_attempts=1, on_exhausted="hold")
-        bench.lease_one()
-        bench.wait(2)
-        bench.cancel(job_id)
-        yield
-
-
-def _beating(bench: Bench) -> Iterator[None]:
-    bench.enqueue()
-    leased = bench.lease_one()
-    while True:
-        bench.wait(1)
-        bench.heartbeat(leased)
-        yield
-
-
-def _released(bench: Bench) -> Iterator[None]:
-    bench.enqueue()
-    while True:
-        bench.release(bench.lease_one())
-        bench.wait(0.001)
-        yield
-
-
-def _snoozed(bench: Bench) -> Iterator[None]:
-    bench.enqueue()
-    while True:
-        leased = bench.lease_one()
-        bench.machine.settle(Snooze(leased.id, leased.token, SECOND), bench.now)
-        bench.wait(1)
-        yield
-
-
-def _urgent_before_one_that_never_runs(bench: Bench) -> Iterator[None]:
-    bench.enqueue()
-    while True:
-        bench.enqueue(priority=5)
-        bench.ack(bench.lease_one())
-        yield
-
-
-def _fair_keys(bench: Bench) -> Iterator[None]:
-    bench.configure(fair=True)
-    number = 0
-    while True:
-        number += 1
-        bench.enqueue(key=f"key-{number}")
-        bench.ack(bench.lease_one())
-        yield
-
-
-def _throttled_keys(bench: Bench) -> Iterator[None]:
-    bench.configure(rate_per_key=Rate(1, per=5))
-    number = 0
-    while True:
-        number += 1
-        bench.enqueue(key=f"key-{number}")
-        bench.cancel(bench.enqueue(key=f"key-{number}"))
-        bench.ack(bench.lease_one())
-        bench.wait(1)
-        yield
-
-
-def _arrivals_at_a_throttled_key(bench: Bench) -> Iterator[None]:
-    bench.configure(rate_per_key=Rate(1, per=86_400))
-    bench.enqueue(key="a")
-    bench.ack(bench.lease_one())
-    number = 0
-    while True:
-        number += 1
-        bench.cancel(bench.enqueue(key="a", priority=number % 1_000))
-        yield
-
-
-def _cancelled_behind_an_ordering_key(bench: Bench) -> Iterator[None]:
-    bench.enqueue(ordering_key="line", delay=60)
-    while True:
-        bench.cancel(bench.enqueue(ordering_key="line", delay=120))
-        yield
-
-
-def _cancelled_in_front_of_an_ordering_key(bench: Bench) -> Iterator[None]:
-    bench.enqueue(ordering_key="line", delay=120)
-    while True:
-        bench.cancel(bench.enqueue(ordering_key="line", delay=60))
-        yield
-
-
-def _many_ordering_keys(bench: Bench) -> Iterator[None]:
-    number = 0
-    while True:
-        number += 1
-        bench.enqueue(ordering_key=f"line-{number}")
-        bench.cancel(bench.enqueue(ordering_key=f"line-{number}"))
-        bench.ack(bench.lease_one())
-        yield
-
-
-def _keys_of_requests(bench: Bench) -> Iterator[None]:
-    number = 0
-    while True:
-        number += 1
-        bench.enqueue(idempotency_key=f"request-{number}", idempotency_window=5, unique_key=f"one-{number}")
-        bench.ack(bench.lease_one())
-        bench.wait(1)
-        yield
-
-
-def _deadlines(bench: Bench) -> Iterator[None]:
-    while True:
-        bench.enqueue(expires_in=3_600)
-        bench.enqueue(expires_in=1, delay=9)
-        bench.ack(bench.lease_one())
-        bench.wait(2)
-        yield
-
-
-def _flows(bench: Bench) -> Iterator[None]:
-    while True:
-        parent = bench.enqueue()
-        bench.enqueue(parents=[parent])
-        bench.ack(bench.lease_one())
-        bench.ack(bench.lease_one())
-        bench.prune()
-        yield
-
-
-def _children_that_come_too_late(bench: Bench) -> Iterator[None]:
-    parent = bench.enqueue(delay=86_400)
-    while True:
-        bench.enqueue(parents=[parent], expires_in=0)
-        yield
-
-
-def _choosing(bench: Bench) -> Iterator[None]:
-    for number in range(5):
-        bench.enqueue(key="ab"[number % 2], ordering_key="line" if number < 2 else None)
-    while True:
-        bench.choose(2)
-        yield
-
-
-def _out_of_order(bench: Bench) -> Iterator[None]:
-    bench.enqueue(priority=5)
-    while True:
-        bench.ack(bench.take(bench.enqueue()))
-        yield
-
-
-LIVES = [
-    _acked, _cancelled, _cancelled_before_due, _cancelled_while_paused, _cancelled_behind_a_full_queue, _lost,
-    _beating, _released, _snoozed, _urgent_before_one_that_never_runs, _fair_keys, _throttled_keys,
-    _arrivals_at_a_throttled_key, _cancelled_behind_an_ordering_key, _cancelled_in_front_of_an_ordering_key,
-    _many_ordering_keys, _keys_of_requests, _deadlines, _flows, _children_that_come_too_late, _choosing,
-    _out_of_order,
-]  # fmt: skip
-
-
-class TestMemory:
-    @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__[1:])
-    def test_stays_bounded_however_long_it_goes_on(
-        self, life: Callable[[Bench], Iterator[None]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ordering, "MOST_IDLE_GROUPS", 500)
-        bench = Bench(retention_seconds=0)
-        rounds = life(bench)
-        for _ in range(3_000):
-            next(rounds)
-            bench.prune()
-        # A heap may hold 1,024 entries that no longer apply before it is cleaned; nothing may hold 3,000.
-        assert {name: weight for name, weight in weights(bench.machine).items() if weight > 2_100} == {}

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from penstock.core.commands import Beat, Enqueued, Fire, Fired, Heartbeat, Leased, LeaseJobs, Settle, Settled
 from penstock.core.errors import IdempotencyConflict, LeaseLost
+from penstock.core.groups import Group
 from penstock.core.job import Job, LeaseToken, NewJob
 from penstock.core.machine import Machine
-from penstock.core.ordering import Group, Lane
+from penstock.core.ordering import Lane
 
 
 class TakesAnyToken(Machine):

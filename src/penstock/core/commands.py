@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from penstock.core.codec import NULL, JsonText
+from penstock.core.errors import PenstockError
 from penstock.core.job import Attempt, Cause, Change, Job, JobId, LeaseToken, Record, Status
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
@@ -173,6 +174,15 @@ class Changed(Struct, frozen=True, gc=False):
     status: Status
     cancel_requested: bool = False
     others: tuple[JobId, ...] = ()
+
+
+class Bulk(Struct, frozen=True, gc=False):
+    """What became of a change to all jobs that match a filter."""
+
+    matched: int
+    changed: int
+    refused: tuple[PenstockError, ...] = ()
+    """The first hundred refusals."""
 
 
 class ConfigureQueue(Struct, frozen=True, gc=False):

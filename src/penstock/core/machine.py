@@ -49,6 +49,7 @@ from penstock.core.errors import (
     PenstockError,
     UniqueConflict,
 )
+from penstock.core.groups import Turns
 from penstock.core.job import (
     Attempt,
     Cause,
@@ -62,7 +63,7 @@ from penstock.core.job import (
 )
 from penstock.core.ledger import BY_EXPIRY, Ledger
 from penstock.core.lifecycle import MOVES, Verb
-from penstock.core.ordering import Lane, Turns
+from penstock.core.ordering import Lane
 from penstock.core.schedule import Schedule, fire_job, told
 from penstock.core.settings import QueueSettings, described
 from penstock.core.timetable import Timetable

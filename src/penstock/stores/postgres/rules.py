@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.core.groups import KeyUse
 from penstock.core.job import Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys
 from penstock.core.ledger import Ledger
 from penstock.core.lifecycle import ACTIVE
 from penstock.core.machine import Machine
-from penstock.core.ordering import KeyUse, Lane
+from penstock.core.ordering import Lane
 from penstock.core.settings import QueueSettings
 from penstock.stores.postgres import rows
 
