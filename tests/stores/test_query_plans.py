@@ -25,7 +25,9 @@ async def database() -> AsyncIterator[Any]:
     await connection.execute(
         "VACUUM penstock.ready"
     )  # what earlier tests left behind is not this one's to read
-    await connection.execute("INSERT INTO penstock.lane VALUES ('t', 'deep', 0), ('t', 'deep', 5)")
+    await connection.execute(
+        "INSERT INTO penstock.lane (tenant, queue, priority) VALUES ('t', 'deep', 0), ('t', 'deep', 5)"
+    )
     await connection.execute("INSERT INTO penstock.queue (tenant, name, settings) VALUES ('t', 'deep', '{}')")
     for offset in ("-1 hour", "1 day"):
         await connection.execute(
@@ -71,6 +73,7 @@ def read_whole(plan: dict[str, Any]) -> list[str]:
 LEASE = [
     "'t'", "'deep'", "NULL::timestamptz", "100", "(SELECT array_agg('token-' || n) FROM generate_series(1, 100) AS n)", "'w'",
     "NULL::float8",
+    "'-infinity'::timestamptz",
 ]  # fmt: skip
 
 

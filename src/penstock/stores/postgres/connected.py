@@ -103,6 +103,8 @@ class Connected:
                 if tries == MOST_TRIES:
                     raise
             except _OUT_OF_REACH as error:
+                if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
+                    raise  # not the connection: we have used it wrongly
                 if loop.time() + pause > deadline:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                     raise StoreUnavailable("PostgreSQL", reason) from error
@@ -147,6 +149,14 @@ class Connected:
             timeout=self._patience_seconds,
             command_timeout=_LONGEST_COMMAND_SECONDS,
             reset=_leave_as_it_is,
+            # Hot tables change faster than their statistics: a plan made when one was empty must not read all of it.
+            # Without them every index looks alike to a planner that believes the table empty; the sorted one must win.
+            server_settings={
+                "application_name": "penstock",
+                "enable_seqscan": "off",
+                "enable_bitmapscan": "off",
+                "enable_sort": "off",
+            },
         )
         try:
             async with pool.acquire() as connection:

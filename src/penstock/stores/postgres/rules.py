@@ -224,10 +224,18 @@ class Session:
         ordered = {
             (job.queue, job.asked.ordering_key) for _, job in changed if job.asked.ordering_key is not None
         }
+        lined_up = [
+            (job.queue, job.priority, job.run_at) for _, job in changed if job.status is Status.QUEUED
+        ]
         if ordered:
-            await self.connection.execute(
+            let_in = await self.connection.fetch(
                 sql("admit"), self.tenant, [queue for queue, _ in ordered], [key for _, key in ordered]
             )
+            lined_up += [
+                (row["queue"], row["priority"], row["run_at"]) for row in let_in if not row["blocked"]
+            ]
+        if lined_up:
+            await self.connection.execute(sql("lower"), self.tenant, *map(list, zip(*lined_up, strict=True)))
 
     async def know_queues(self, lanes: set[tuple[str, int]]) -> None:
         """See to it that queues and priorities that are used for the first time are known to all."""
@@ -239,7 +247,7 @@ class Session:
             self.tenant, sorted({queue for queue, _ in lanes}), DEFAULT_SETTINGS,
         )  # fmt: skip
         await self.connection.execute(
-            "INSERT INTO penstock.lane SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING",
+            "INSERT INTO penstock.lane (tenant, queue, priority) SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING",
             self.tenant, [queue for queue, _ in sorted(lanes)], [priority for _, priority in sorted(lanes)],
         )  # fmt: skip
 

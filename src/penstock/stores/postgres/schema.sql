@@ -47,7 +47,7 @@ CREATE TABLE penstock.done (
     progress text,
     cause text,
     ended_at timestamp with time zone NOT NULL,
-    CONSTRAINT done_pkey PRIMARY KEY (tenant, id),
+    CONSTRAINT done_pkey PRIMARY KEY (id, tenant),
     CONSTRAINT done_status_check CHECK ((status = ANY (ARRAY['succeeded'::text, 'cancelled'::text])))
 );
 CREATE INDEX done_ended_at ON penstock.done USING btree (tenant, queue, ended_at);
@@ -97,8 +97,9 @@ CREATE TABLE penstock.lane (
     tenant text NOT NULL,
     queue text NOT NULL,
     priority smallint NOT NULL,
+    floor timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
     CONSTRAINT lane_pkey PRIMARY KEY (tenant, queue, priority)
-);
+) WITH (fillfactor=50);
 
 CREATE TABLE penstock.lease (
     tenant text NOT NULL,
@@ -122,7 +123,7 @@ CREATE TABLE penstock.lease (
     until timestamp with time zone NOT NULL,
     seconds double precision NOT NULL,
     cancel_requested boolean NOT NULL DEFAULT false,
-    CONSTRAINT lease_pkey PRIMARY KEY (tenant, id)
+    CONSTRAINT lease_pkey PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_cost_delay=1, autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
 CREATE INDEX lease_by_key ON penstock.lease USING btree (tenant, queue, key);
 CREATE INDEX lease_until ON penstock.lease USING btree (tenant, until);
@@ -151,7 +152,7 @@ CREATE TABLE penstock.parked (
     progress text,
     cause text,
     ended_at timestamp with time zone,
-    CONSTRAINT parked_pkey PRIMARY KEY (tenant, id),
+    CONSTRAINT parked_pkey PRIMARY KEY (id, tenant),
     CONSTRAINT parked_status_check CHECK ((status = ANY (ARRAY['waiting'::text, 'dead'::text, 'held'::text])))
 );
 CREATE INDEX parked_in_order ON penstock.parked USING btree (tenant, queue, ordering_key, scheduled_at, id) WHERE ((ordering_key IS NOT NULL) AND (status = 'held'::text));
@@ -186,7 +187,7 @@ CREATE TABLE penstock.ready (
     leases integer NOT NULL DEFAULT 0,
     error text,
     progress text,
-    CONSTRAINT ready_pkey PRIMARY KEY (tenant, id)
+    CONSTRAINT ready_pkey PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_cost_delay=1, autovacuum_vacuum_scale_factor=0.02, fillfactor=90);
 CREATE INDEX ready_by_key ON penstock.ready USING btree (tenant, queue, key, priority DESC, run_at, id) WHERE ((NOT blocked) AND (key IS NOT NULL));
 CREATE INDEX ready_in_order ON penstock.ready USING btree (tenant, queue, ordering_key, scheduled_at, id) WHERE (ordering_key IS NOT NULL);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -45,6 +45,11 @@ Answer = TypeVar("Answer")
 Answers = list[Any]
 
 
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+_MARGIN = timedelta(seconds=1)
+"""How much later than their own clocks tell transactions may commit without being overlooked until the next sweep."""
+
+
 class PostgresStore(Reading):
     """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
 
@@ -54,6 +59,8 @@ class PostgresStore(Reading):
         super().__init__(url, clock, connections=connections, patience_seconds=patience_seconds)
         self._tokens = random_tokens()
         self._lanes: set[tuple[str, str, int]] = set()
+        self._noticed: dict[str, datetime] = {}
+        self._floors: dict[tuple[str, str, int], datetime] = {}
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +114,7 @@ class PostgresStore(Reading):
         for _ in range(MOST_TRIES):
             found = await self._fetch(
                 sql("lease"), tenant, request.queue, self._given_now(), request.limit,
-                list(islice(self._tokens, request.limit)), request.worker, request.seconds,
+                list(islice(self._tokens, request.limit)), request.worker, request.seconds, self._noticed_until(tenant),
             )  # fmt: skip
             if found and found[0]["overdue"]:
                 await self._catch_up(tenant)
@@ -116,10 +123,28 @@ class PostgresStore(Reading):
                 return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
             jobs = [rows.leased_job(row) for row in found if row["id"] is not None]
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+            if found:
+                self._noticed[tenant] = found[0]["now"] - _MARGIN
+            await self._raise_floor(tenant, request.queue, jobs)
             if any(job.asked.parents for job in jobs):
                 return await self._with_parents(tenant, jobs)
             return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
         return []
+
+    def _noticed_until(self, tenant: str) -> datetime:
+        """Up to when every lease that ran out is known to have been noticed, by us or by others."""
+        noticed, now = self._noticed.get(tenant, _EVER), self._given_now()
+        return noticed if now is None or noticed < now else _EVER
+
+    async def _raise_floor(self, tenant: str, queue: str, leased: Sequence[Job]) -> None:
+        """Let later claims start near where this one ended, at most once a second and lane."""
+        if not leased:
+            return
+        last = leased[-1]
+        lane, floor = (tenant, queue, last.priority), last.run_at - _MARGIN
+        if floor - self._floors.get(lane, _EVER) > _MARGIN:
+            self._floors[lane] = floor
+            await self._fetch(sql("raise"), *lane, floor)
 
     async def _with_parents(self, tenant: str, jobs: Sequence[Job]) -> list[Leased]:
         ids = sorted({parent for job in jobs for parent in job.asked.parents})
@@ -326,6 +351,7 @@ class PostgresStore(Reading):
                 "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, session.now
             )
             await session.connection.execute(sql("fold"), tenant)
+            await session.connection.execute(sql("settle_floors"), tenant)
             return pruned
 
         return Swept(swept.lost, swept.expired, await self._by_rules(tenant, prune))

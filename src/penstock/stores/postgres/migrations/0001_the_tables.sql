@@ -3,6 +3,9 @@
 -- What was asked (job) is written once. What became of it is a narrow row in exactly one of four tables:
 -- ready (queued), lease (running), parked (waiting, dead, held) and done (succeeded, cancelled).
 -- What happened (attempt, change) is only ever added to.
+--
+-- The keys of those four begin with the id, all other indexes with the tenant: a planner that believes a table empty
+-- then still has one index only to find a job by.
 
 CREATE TABLE penstock.job (
     tenant       text        NOT NULL,
@@ -37,7 +40,7 @@ CREATE TABLE penstock.ready (
     leases       integer     NOT NULL DEFAULT 0,
     error        text,
     progress     text,
-    PRIMARY KEY (tenant, id)
+    PRIMARY KEY (id, tenant)
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
 
 CREATE INDEX ready_next ON penstock.ready (tenant, queue, priority, run_at, id) WHERE NOT blocked;
@@ -46,12 +49,15 @@ CREATE INDEX ready_in_order ON penstock.ready (tenant, queue, ordering_key, sche
 CREATE INDEX ready_start_by ON penstock.ready (tenant, start_by) WHERE start_by IS NOT NULL AND leases = 0;
 
 -- The priorities ever used in a queue: a claim visits each, so that none is hidden behind another's scheduled jobs.
+-- No job that may be leased has a run_at below the floor: a claim starts there and does not step over the dead rows of
+-- jobs long gone, which stay for as long as somebody holds a snapshot open.
 CREATE TABLE penstock.lane (
     tenant   text     NOT NULL,
     queue    text     NOT NULL,
     priority smallint NOT NULL,
+    floor    timestamptz NOT NULL DEFAULT '-infinity',
     PRIMARY KEY (tenant, queue, priority)
-);
+) WITH (fillfactor = 50);
 
 CREATE TABLE penstock.lease (
     tenant           text        NOT NULL,
@@ -75,7 +81,7 @@ CREATE TABLE penstock.lease (
     until            timestamptz NOT NULL,
     seconds          double precision NOT NULL,
     cancel_requested boolean     NOT NULL DEFAULT false,
-    PRIMARY KEY (tenant, id)
+    PRIMARY KEY (id, tenant)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
 
 CREATE INDEX lease_until ON penstock.lease (tenant, until);
@@ -97,7 +103,7 @@ CREATE TABLE penstock.parked (
     progress     text,
     cause        text,
     ended_at     timestamptz,
-    PRIMARY KEY (tenant, id)
+    PRIMARY KEY (id, tenant)
 );
 
 CREATE INDEX parked_in_order ON penstock.parked (tenant, queue, ordering_key, scheduled_at, id) WHERE ordering_key IS NOT NULL AND status = 'held';
@@ -117,7 +123,7 @@ CREATE TABLE penstock.done (
     progress  text,
     cause     text,
     ended_at  timestamptz NOT NULL,
-    PRIMARY KEY (tenant, id)
+    PRIMARY KEY (id, tenant)
 );
 
 CREATE INDEX done_ended_at ON penstock.done (tenant, queue, ended_at);

@@ -6,7 +6,8 @@ given AS (
     FROM unnest($3::uuid[], $4::text[], $5::text[]) AS g (id, token, result),
     LATERAL (
         SELECT l.ctid FROM penstock.lease l
-        WHERE l.tenant = $1 AND l.id = g.id AND l.token = g.token AND l.until > (SELECT now FROM clock)
+        WHERE (l.tenant = $1) IS TRUE AND l.id = g.id AND l.token = g.token
+          AND (l.until > (SELECT now FROM clock)) IS TRUE  -- IS TRUE: only the index on `id` may be taken
           AND NOT l.is_parent AND NOT l.is_unique AND l.ordering_key IS NULL
         FOR UPDATE
     ) l

@@ -20,3 +20,4 @@ UPDATE penstock.ready r SET blocked = r.id IS DISTINCT FROM f.id
 FROM first f
 WHERE r.tenant = $1 AND r.queue = f.queue AND r.ordering_key = f.ordering_key
   AND r.blocked <> (r.id IS DISTINCT FROM f.id)
+RETURNING r.queue, r.priority, r.run_at, r.blocked

@@ -18,6 +18,11 @@ lined_up AS (
     INSERT INTO penstock.ready (tenant, id, queue, priority, run_at, key, scheduled_at)
     SELECT $1, id, queue, priority, scheduled_at, key, scheduled_at FROM asked
 ),
+lowered AS (
+    UPDATE penstock.lane l SET floor = m.run_at
+    FROM (SELECT queue, priority, min(scheduled_at) AS run_at FROM asked GROUP BY queue, priority) m
+    WHERE l.tenant = $1 AND l.queue = m.queue AND l.priority = m.priority AND l.floor > m.run_at
+),
 counted AS (
     INSERT INTO penstock.tally (tenant, queue, queued) SELECT $1, queue, count(*) FROM asked GROUP BY queue
 )

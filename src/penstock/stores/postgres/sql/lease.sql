@@ -1,16 +1,21 @@
 -- Lease the next jobs of a queue without limits: highest priority, oldest run_at, lowest id, whatever nobody else is
 -- taking at this moment. Nothing is taken, and the caller told so, while something is overdue or if the queue is governed.
--- $1 tenant, $2 queue, $3 now (null: the database's), $4 limit, $5 tokens, $6 worker, $7 seconds (null: the queue's).
+-- $1 tenant, $2 queue, $3 now (null: the database's), $4 limit, $5 tokens, $6 worker, $7 seconds (null: the queue's),
+-- $8 a time up to which the caller knows of no lease that has run out unnoticed.
 WITH clock AS (SELECT coalesce($3, now()) AS now),
 q AS (
     SELECT governed, paused, seconds,
-           -- The earliest of each, not whether one exists: for that the planner would read the whole table.
-           least((SELECT until FROM penstock.lease WHERE tenant = $1 ORDER BY until LIMIT 1),
-                 (SELECT start_by FROM penstock.ready
-                  WHERE tenant = $1 AND start_by IS NOT NULL AND leases = 0 ORDER BY start_by LIMIT 1),
-                 (SELECT start_by FROM penstock.parked
-                  WHERE tenant = $1 AND start_by IS NOT NULL AND status = 'waiting' ORDER BY start_by LIMIT 1)
-           ) <= clock.now IS TRUE AS overdue
+           -- The earliest of each within bounds: asked whether one exists, the planner would read the whole table, and
+           -- without bounds it would step over the dead rows of all leases that were settled in time.
+           coalesce(
+               (SELECT until FROM penstock.lease
+                WHERE tenant = $1 AND until > $8 AND until <= clock.now ORDER BY until LIMIT 1),
+               (SELECT start_by FROM penstock.ready
+                WHERE tenant = $1 AND start_by IS NOT NULL AND start_by <= clock.now AND leases = 0 ORDER BY start_by LIMIT 1),
+               (SELECT start_by FROM penstock.parked
+                WHERE tenant = $1 AND start_by IS NOT NULL AND start_by <= clock.now AND status = 'waiting'
+                ORDER BY start_by LIMIT 1)
+           ) IS NOT NULL AS overdue
     FROM penstock.queue, clock
     WHERE tenant = $1 AND name = $2
 ),
@@ -20,10 +25,10 @@ picked AS (
     WHERE ctid = ANY (ARRAY (
         SELECT r.ctid
         FROM (SELECT FROM q WHERE NOT governed AND NOT paused AND NOT overdue) open,
-             (SELECT priority FROM penstock.lane WHERE tenant = $1 AND queue = $2 ORDER BY priority DESC) l,
+             (SELECT priority, floor FROM penstock.lane WHERE tenant = $1 AND queue = $2 ORDER BY priority DESC) l,
         LATERAL (
             SELECT ctid FROM penstock.ready
-            WHERE tenant = $1 AND queue = $2 AND priority = l.priority AND run_at <= (SELECT now FROM clock) AND NOT blocked
+            WHERE tenant = $1 AND queue = $2 AND priority = l.priority AND run_at >= l.floor AND run_at <= (SELECT now FROM clock) AND NOT blocked
               -- Whoever is changing this ordering key may be letting another job in: then leave this one for now.
               AND (ordering_key IS NULL
                    OR pg_try_advisory_xact_lock(hashtextextended($1 || ' order ' || $2 || ' ' || ordering_key, 0)))
@@ -49,8 +54,9 @@ counted AS (
     INSERT INTO penstock.tally (tenant, queue, queued, running)
     SELECT $1, $2, -count(*), count(*) FROM picked HAVING count(*) > 0
 )
-SELECT q.governed, q.overdue, l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
-FROM q
+SELECT clock.now, q.governed, q.overdue, l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
+FROM clock CROSS JOIN q
 LEFT JOIN (
-    leased l CROSS JOIN LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id) j
+    -- LIMIT keeps it a look-up per job: flattened, a planner that believes the table small reads all of it each time.
+    leased l CROSS JOIN LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id LIMIT 1) j
 ) ON true
