@@ -36,6 +36,7 @@ schema: $(READY) ## write down the PostgreSQL schema after all migrations
 bench: $(READY) ## measure the stores
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/postgres_store.py
+	@$(BIN)/python benchmarks/pinned_snapshot.py
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.
 $(READY): requirements.lock pyproject.toml
