@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -41,10 +41,8 @@ from penstock.core.errors import (
     ScheduleNotFound,
     UniqueConflict,
 )
-from penstock.core.groups import Group
 from penstock.core.job import Cause, JobId, LeaseToken, Status
 from penstock.core.limits import Rate
-from penstock.core.ordering import Lane
 from penstock.core.requests import new_schedule
 from penstock.core.retry import Retry
 from penstock.testing import START
@@ -55,18 +53,7 @@ NO_TOKEN = LeaseToken("never given")
 SECOND = timedelta(seconds=1)
 
 
-@pytest.fixture(autouse=True)
-def no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that goes round in circles fails its test instead of hanging it."""
-    steps = iter(range(500_000))
-    listing = Lane._list
-
-    def counted(lane: Lane, group: Group, now: datetime) -> None:
-        if next(steps, None) is None:
-            raise AssertionError("the lane goes round in circles")
-        listing(lane, group, now)
-
-    monkeypatch.setattr(Lane, "_list", counted)
+pytestmark = pytest.mark.usefixtures("no_endless_loop")
 
 
 # ── A random life ─────────────────────────────────────────────────────────────────────────────────

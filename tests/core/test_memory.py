@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -11,31 +11,15 @@ from penstock.core import ordering
 from penstock.core.commands import (
     Snooze,
 )
-from penstock.core.groups import Group
-from penstock.core.job import JobId, LeaseToken
 from penstock.core.limits import Rate
 from penstock.core.machine import Machine
-from penstock.core.ordering import Lane
 from penstock.core.timers import Timers
 from support.bench import Bench
 
-NOBODY = JobId("01890000-0000-7000-8000-000000000000")
-NO_TOKEN = LeaseToken("never given")
 SECOND = timedelta(seconds=1)
 
 
-@pytest.fixture(autouse=True)
-def no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that goes round in circles fails its test instead of hanging it."""
-    steps = iter(range(500_000))
-    listing = Lane._list
-
-    def counted(lane: Lane, group: Group, now: datetime) -> None:
-        if next(steps, None) is None:
-            raise AssertionError("the lane goes round in circles")
-        listing(lane, group, now)
-
-    monkeypatch.setattr(Lane, "_list", counted)
+pytestmark = pytest.mark.usefixtures("no_endless_loop")
 
 
 def size(timers: Timers) -> int:
