@@ -41,7 +41,7 @@ from penstock.core.commands import (
 from penstock.core.cron import plan
 from penstock.core.errors import InvalidInput, PenstockError, ScheduleNotFound
 from penstock.core.job import Job, JobId, LeaseToken, NewJob
-from penstock.core.ports import Store
+from penstock.core.ports import Store, TransactionalStore
 from penstock.core.requests import new_filter, new_job, new_schedule
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings, checked_settings
@@ -106,15 +106,39 @@ class Queue:
             options["payload"] = payload
         return new_job(self._ids(), {"type": type, **options})
 
-    async def enqueue(self, type: str, payload: object = codec.MISSING, **options: Any) -> Enqueued:
-        """Put one job in. Options are the fields of NewJob: queue, priority, run_at, delay, unique_key, …"""
-        return _value(await self.store.enqueue(self.tenant, [self.new(type, payload, **options)]))
+    async def enqueue(
+        self, type: str, payload: object = codec.MISSING, *, conn: object = None, **options: Any
+    ) -> Enqueued:
+        """Put one job in. Options are the fields of NewJob: queue, priority, run_at, delay, unique_key, …
+
+        With `conn`, a connection of your own to the same PostgreSQL, it is part of the transaction that is open there.
+        """
+        [answer] = await self.enqueue_many([self.new(type, payload, **options)], conn=conn)
+        return _value([answer])
 
     async def enqueue_many(
-        self, items: Iterable[NewJob | Mapping[str, Any]]
+        self, items: Iterable[NewJob | Mapping[str, Any]], *, conn: object = None
     ) -> list[Enqueued | PenstockError]:
         """Put many jobs in with one call to the store; each item gets its own answer or its own error."""
-        return await _where_good(items, self._new_job, lambda jobs: self.store.enqueue(self.tenant, jobs))
+        if conn is None:
+            return await _where_good(items, self._new_job, lambda jobs: self.store.enqueue(self.tenant, jobs))
+        store = self._riding()
+        return await _where_good(items, self._new_job, lambda jobs: store.enqueue_in(conn, self.tenant, jobs))
+
+    def enqueue_now(
+        self, items: Iterable[NewJob | Mapping[str, Any]], *, conn: object
+    ) -> list[Enqueued | PenstockError]:
+        """`enqueue_many` in the open transaction of a connection that is not async, from code that is not either."""
+        store = self._riding()
+        built, answers = _built(items, self._new_job)
+        return _filled(answers, store.enqueue_in_now(conn, self.tenant, built) if built else [])
+
+    def _riding(self) -> TransactionalStore:
+        if not isinstance(self.store, TransactionalStore):
+            raise InvalidInput(
+                "conn", "be left out: only a PostgreSQL store can use your connection", self.store
+            )
+        return self.store
 
     def _new_job(self, item: NewJob | Mapping[str, Any]) -> NewJob:
         if isinstance(item, NewJob):
@@ -369,6 +393,12 @@ async def _where_good(
     ask: Callable[[list[Command]], Any],
 ) -> list[Any]:
     """Ask the store about the items that can be built, and put the others' errors in their places."""
+    built, answers = _built(items, build)
+    return _filled(answers, await ask(built) if built else [])
+
+
+def _built(items: Iterable[Item], build: Callable[[Item], Command]) -> tuple[list[Command], list[Any]]:
+    """What could be built of the items, and the answers so far: None where there is none yet."""
     built: list[Command] = []
     answers: list[Any] = []
     for item in items:
@@ -377,9 +407,11 @@ async def _where_good(
             answers.append(None)
         except PenstockError as error:
             answers.append(error)
-    if not built:
-        return answers
-    given = iter(await ask(built))
+    return built, answers
+
+
+def _filled(answers: list[Any], given: Iterable[Any]) -> list[Any]:
+    given = iter(given)
     return [next(given) if answer is None else answer for answer in answers]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import shutil
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,14 @@ from typing import Any
 
 import asyncpg
 
+from penstock.core.commands import Enqueued
+from penstock.core.errors import PenstockError
+from penstock.core.job import NewJob
+from penstock.stores.postgres import in_transaction
 from penstock.stores.postgres.embedded import start
 from penstock.stores.postgres.migrate import migrate
 from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.wakeups.polling import NoWakeups
 from penstock.testing import FakeClock
 
 TABLES = [
@@ -60,8 +66,8 @@ async def _prepare(url: str) -> None:
 class EmptyPostgresStore(PostgresStore):
     """A store whose tables are emptied when it is opened."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(server_url(), clock, connections=4)
+    def __init__(self, clock: FakeClock | None) -> None:
+        super().__init__(server_url(), clock, connections=4, wakeups=NoWakeups())
 
     async def pool(self) -> Any:
         if self._pool is None:
@@ -69,3 +75,15 @@ class EmptyPostgresStore(PostgresStore):
             await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
             await connection.close()
         return await super().pool()
+
+
+class SqlEnqueuingStore(EmptyPostgresStore):
+    """The store with jobs put in as other drivers do it: by the function in the database."""
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
+        async def put(connection: Any) -> list[Enqueued | PenstockError]:
+            async with connection.transaction():
+                return await in_transaction.enqueue(connection, tenant, jobs, self._given_now())
+
+        await self._catch_up(tenant)  # as `enqueue_in` does, but not with a connection of the pool in hand
+        return await self._reach(put)

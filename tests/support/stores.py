@@ -7,9 +7,10 @@ from collections.abc import Callable
 from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
-from support.postgres import EmptyPostgresStore
+from support.postgres import EmptyPostgresStore, SqlEnqueuingStore
 
 STORES: dict[str, Callable[[FakeClock], Store]] = {
     "memory": MemoryStore,
     "postgres": EmptyPostgresStore,
+    "sql": SqlEnqueuingStore,
 }

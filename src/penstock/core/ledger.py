@@ -34,6 +34,8 @@ class Ledger:
         self.leases = Timers(self._is_leased_until, lambda: sum(lane.running for lane in self.lanes.values()))
         self.deadlines = Timers(self._must_start_by)
         self.ended: dict[str, Timers] = {}
+        self.stirred: set[str] = set()
+        """Queues in which something may have become free to be leased, until somebody takes note and clears it."""
         self._lane_class = lane_class
 
     def job(self, job_id: JobId) -> Job:
@@ -114,6 +116,7 @@ class Ledger:
             lane.counts[was] -= 1
         if was is Status.RUNNING:
             lane.left(new, now)
+            self.stirred.add(asked.queue)
         elif was is Status.QUEUED and status is not Status.RUNNING:
             lane.dropped(new, now)
         elif was is Status.HELD:
@@ -122,6 +125,7 @@ class Ledger:
             self.flow.stopped_waiting(asked.id)
         if status is Status.QUEUED:
             lane.joined(new, was, now)
+            self.stirred.add(asked.queue)
         elif status is Status.RUNNING:
             lane.took(new, now)
         if status in ACTIVE:

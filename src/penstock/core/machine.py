@@ -244,6 +244,7 @@ class Machine:
                 command.queue, Change(now, "configure", command.actor, command.reason, detail=detail), "queue"
             )
             lane.configure(settings, now)
+            self.ledger.stirred.add(command.queue)
         return settings
 
     # ── Schedules ─────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.core.commands import (
     Beat,
@@ -32,6 +32,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
+from penstock.core.wakeups import Wakeups
 
 
 class Store(Protocol):
@@ -49,6 +50,11 @@ class Store(Protocol):
       taken effect, as of the moment they ran out, before a call looks at anything.
     - **Commands are checked.** `penstock.queue` has checked every value against its limits; a store trusts it.
     """
+
+    @property
+    def wakeups(self) -> Wakeups:
+        """Rung by the store after everything it does that may let a job out."""
+        ...
 
     async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
         """Make jobs, or answer with the one that stands for it: same id and body, idempotency key, unique key.
@@ -139,3 +145,20 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TransactionalStore(Store, Protocol):
+    """A store that can take jobs in as part of a transaction of the caller's own."""
+
+    async def enqueue_in(
+        self, connection: Any, tenant: str, jobs: Sequence[NewJob]
+    ) -> list[Enqueued | PenstockError]:
+        """`enqueue` on the caller's connection: in force when its transaction commits, gone when that is rolled back."""
+        ...
+
+    def enqueue_in_now(
+        self, connection: Any, tenant: str, jobs: Sequence[NewJob]
+    ) -> list[Enqueued | PenstockError]:
+        """The same on a connection that is not async."""
+        ...

@@ -36,6 +36,7 @@ from penstock.core.job import Job, JobId, LeaseToken, NewJob
 from penstock.core.machine import Machine, each
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
+from penstock.stores.wakeups.memory import MemoryWakeups
 
 Command = TypeVar("Command")
 Answer = TypeVar("Answer")
@@ -56,6 +57,7 @@ class MemoryStore:
         tokens: Iterator[LeaseToken] | None = None,
         machine: Callable[[str], Machine] = Machine,
     ) -> None:
+        self.wakeups = MemoryWakeups()
         self._clock = clock or SystemClock()
         self._tokens = tokens or random_tokens()
         self._new_machine = machine
@@ -150,4 +152,9 @@ class MemoryStore:
         commands: Iterable[Command],
     ) -> list[Answer | PenstockError]:
         now = self._clock.now()
-        return each(verb(self.machine(tenant, now)), commands, now)
+        machine = self.machine(tenant, now)
+        answers = each(verb(machine), commands, now)
+        if stirred := machine.ledger.stirred:
+            self.wakeups.wake(tenant, stirred)
+            stirred.clear()
+        return answers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,8 +14,10 @@ import asyncpg
 from penstock.core.clock import Clock
 from penstock.core.commands import Swept
 from penstock.core.errors import StoreUnavailable
+from penstock.core.wakeups import Wakeups
 from penstock.stores.postgres.migrate import check
 from penstock.stores.postgres.rules import Moved, Session, sql
+from penstock.stores.wakeups import from_url
 
 Answer = TypeVar("Answer")
 
@@ -38,7 +41,20 @@ _OUT_OF_REACH = (
 )
 _LONGEST_COMMAND_SECONDS = 60
 
+_PLANNER = {
+    # Hot tables change faster than their statistics: a plan made when one was empty must not read all of it.
+    # Without them every index looks alike to a planner that believes the table empty; the sorted one must win.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+}
+_PLAN_SO = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _PLANNER.items())
+
 logger = logging.getLogger("penstock.postgres")
+
+
+class _NotOurSession(Exception):
+    """What was set when connecting is not set: something stands between us and the database."""
 
 
 async def _leave_as_it_is(connection: Any) -> None:
@@ -49,13 +65,26 @@ class Connected:
     """A pool of connections, and the two ways to use one: a single statement, or a transaction under the rules."""
 
     def __init__(
-        self, url: str, clock: Clock | None = None, *, connections: int = 10, patience_seconds: float = 10
+        self,
+        url: str,
+        clock: Clock | None = None,
+        *,
+        connections: int = 10,
+        patience_seconds: float = 10,
+        pooled: bool = False,
+        wakeups: Wakeups | None = None,
     ) -> None:
-        """`patience_seconds` is how long a call waits for a database that cannot be reached."""
+        """`patience_seconds` is how long a call waits for a database that cannot be reached.
+
+        `pooled` asks nothing of a session that a transaction-mode pooler such as PgBouncer cannot give: no setting,
+        no prepared statement. One that shows itself at the start is noticed without it.
+        """
         self._url = url
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._connections = connections
+        self._pooled = pooled
+        self.wakeups = from_url(url) if wakeups is None else wakeups
         self._pool: Any = None
         self._opening = asyncio.Lock()
 
@@ -78,18 +107,36 @@ class Connected:
                     "PostgreSQL", "the connection was lost in the commit; look before you try again"
                 )
             committing = False
-            async with connection.transaction():
+            async with self._transaction(connection):
                 session = Session(connection, tenant, await self._now(connection))
                 answer = await run(session)
                 await session.save()
                 committing = True
+            self.wakeups.wake(tenant, session.rules.ledger.stirred)
             return answer
 
         return await self._reach(work)
 
+    @asynccontextmanager
+    async def _transaction(self, connection: Any) -> AsyncIterator[None]:
+        async with connection.transaction():
+            if self._pooled:
+                await connection.execute(_PLAN_SO)
+            yield
+
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
         """Run one statement that is a transaction of its own."""
-        return await self._reach(lambda connection: connection.fetch(statement, *values))
+
+        async def fetch(connection: Any) -> list[Any]:
+            if not self._pooled:
+                found: list[Any] = await connection.fetch(statement, *values)
+                return found
+            # What is set must hold for this statement and for nothing else that meets the same session.
+            async with self._transaction(connection):
+                found = await connection.fetch(statement, *values)
+            return found
+
+        return await self._reach(fetch)
 
     async def _reach(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
         """Do something with a connection; again if others were first, and while the database cannot be reached."""
@@ -142,6 +189,19 @@ class Connected:
         return self._pool
 
     async def _open(self) -> Any:
+        if not self._pooled:
+            try:
+                return await self._open_with(_PLANNER)
+            except (asyncpg.ProtocolViolationError, _NotOurSession) as error:
+                logger.warning(
+                    "%s; PostgreSQL is used as behind a transaction-mode pooler: safely, with more round trips. "
+                    "Give the URL of the database itself, or pooled=True to say that this is meant",
+                    error,
+                )
+                self._pooled = True
+        return await self._open_with({})
+
+    async def _open_with(self, settings: dict[str, str]) -> Any:
         pool = await asyncpg.create_pool(
             self._url,
             min_size=1,
@@ -149,17 +209,14 @@ class Connected:
             timeout=self._patience_seconds,
             command_timeout=_LONGEST_COMMAND_SECONDS,
             reset=_leave_as_it_is,
-            # Hot tables change faster than their statistics: a plan made when one was empty must not read all of it.
-            # Without them every index looks alike to a planner that believes the table empty; the sorted one must win.
-            server_settings={
-                "application_name": "penstock",
-                "enable_seqscan": "off",
-                "enable_bitmapscan": "off",
-                "enable_sort": "off",
-            },
+            statement_cache_size=0 if self._pooled else 100,
+            server_settings={"application_name": "penstock", **settings},
         )
         try:
-            async with pool.acquire() as connection:
+            async with pool.acquire() as connection, connection.transaction():
+                for name, value in settings.items():
+                    if await connection.fetchval(f"SHOW {name}") != value:
+                        raise _NotOurSession(f"the setting {name} did not reach the session")
                 await check(connection)  # a schema this code does not know is refused before it is touched
         except BaseException:
             pool.terminate()
@@ -167,6 +224,7 @@ class Connected:
         return pool
 
     async def close(self) -> None:
+        await self.wakeups.close()
         if self._pool is not None:
             await self._pool.close()
             self._pool = None

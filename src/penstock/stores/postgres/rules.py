@@ -28,8 +28,6 @@ from penstock.stores.postgres import rows
 Answer = TypeVar("Answer")
 Connection = Any
 
-DEFAULT_SETTINGS = msgspec.json.encode(QueueSettings()).decode()
-
 
 @cache
 def sql(name: str) -> str:
@@ -229,26 +227,26 @@ class Session:
         ]
         if ordered:
             let_in = await self.connection.fetch(
-                sql("admit"), self.tenant, [queue for queue, _ in ordered], [key for _, key in ordered]
+                "SELECT * FROM penstock.admit($1, $2, $3)",
+                self.tenant,
+                [queue for queue, _ in ordered],
+                [key for _, key in ordered],
             )
             lined_up += [
                 (row["queue"], row["priority"], row["run_at"]) for row in let_in if not row["blocked"]
             ]
         if lined_up:
-            await self.connection.execute(sql("lower"), self.tenant, *map(list, zip(*lined_up, strict=True)))
+            await self.connection.execute(
+                "SELECT penstock.lower($1, $2, $3, $4)", self.tenant, *map(list, zip(*lined_up, strict=True))
+            )
 
     async def know_queues(self, lanes: set[tuple[str, int]]) -> None:
         """See to it that queues and priorities that are used for the first time are known to all."""
         if not lanes:
             return
+        ordered = sorted(lanes)
         await self.connection.execute(
-            """INSERT INTO penstock.queue (tenant, name, settings) SELECT $1, name, $3 FROM unnest($2::text[]) AS name
-               ON CONFLICT DO NOTHING""",
-            self.tenant, sorted({queue for queue, _ in lanes}), DEFAULT_SETTINGS,
-        )  # fmt: skip
-        await self.connection.execute(
-            "INSERT INTO penstock.lane (tenant, queue, priority) SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING",
-            self.tenant, [queue for queue, _ in sorted(lanes)], [priority for _, priority in sorted(lanes)],
+            "SELECT penstock.know($1, $2, $3)", self.tenant, [queue for queue, _ in ordered], [priority for _, priority in ordered]
         )  # fmt: skip
 
     async def _link(self, new: Sequence[Job]) -> None:

@@ -36,7 +36,7 @@ from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.memory import random_tokens
-from penstock.stores.postgres import rows
+from penstock.stores.postgres import in_transaction, rows
 from penstock.stores.postgres.connected import MOST_TRIES
 from penstock.stores.postgres.reading import Reading
 from penstock.stores.postgres.rules import Session, sql
@@ -53,14 +53,13 @@ _MARGIN = timedelta(seconds=1)
 class PostgresStore(Reading):
     """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
 
-    def __init__(
-        self, url: str, clock: Clock | None = None, *, connections: int = 10, patience_seconds: float = 10
-    ) -> None:
-        super().__init__(url, clock, connections=connections, patience_seconds=patience_seconds)
+    def __init__(self, url: str, clock: Clock | None = None, **options: Any) -> None:
+        super().__init__(url, clock, **options)
         self._tokens = random_tokens()
         self._lanes: set[tuple[str, str, int]] = set()
         self._noticed: dict[str, datetime] = {}
         self._floors: dict[tuple[str, str, int], datetime] = {}
+        self._governed: set[tuple[str, str]] = set()
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +89,7 @@ class PostgresStore(Reading):
             [job.payload for job in jobs], [job.priority for job in jobs], [job.key for job in jobs],
             [job.run_at for job in jobs], [job.delay for job in jobs], [rows.to_options(job) for job in jobs],
         )  # fmt: skip
+        self.wakeups.wake(tenant, {job.queue for job in jobs})
         return {str(row["id"]) for row in made}
 
     async def _enqueue_by_rules(self, tenant: str, jobs: Sequence[NewJob]) -> Answers:
@@ -104,6 +104,19 @@ class PostgresStore(Reading):
             return each(session.rules.enqueue, jobs, session.now)
 
         return await self._by_rules(tenant, run)
+
+    async def enqueue_in(
+        self, connection: Any, tenant: str, jobs: Sequence[NewJob]
+    ) -> list[Enqueued | PenstockError]:
+        """Enqueue as part of the transaction that the caller's connection is in; see in_transaction.py."""
+        if not all(map(rows.is_plain, jobs)):
+            await self._catch_up(tenant)
+        return await in_transaction.enqueue(connection, tenant, jobs, self._given_now())
+
+    def enqueue_in_now(
+        self, connection: Any, tenant: str, jobs: Sequence[NewJob]
+    ) -> list[Enqueued | PenstockError]:
+        return in_transaction.enqueue_now(connection, tenant, jobs, self._given_now())
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────
 
@@ -120,6 +133,7 @@ class PostgresStore(Reading):
                 await self._catch_up(tenant)
                 continue
             if found and found[0]["governed"]:
+                self._governed.add((tenant, request.queue))
                 return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
             jobs = [rows.leased_job(row) for row in found if row["id"] is not None]
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
@@ -205,6 +219,8 @@ class PostgresStore(Reading):
             sql("ack"), tenant, self._given_now(), [ack.job_id for ack in acks], [ack.token for ack in acks],
             [ack.result for ack in acks],
         )  # fmt: skip
+        # Where there are limits, whoever waits for a free place may take this one.
+        self.wakeups.wake(tenant, {row["queue"] for row in found if (tenant, row["queue"]) in self._governed})
         return {str(row["id"]) for row in found}
 
     async def _settle_by_rules(self, tenant: str, settles: Sequence[Settle]) -> Answers:

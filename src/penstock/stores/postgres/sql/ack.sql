@@ -28,4 +28,4 @@ counted AS (
     INSERT INTO penstock.tally (tenant, queue, running, succeeded)
     SELECT $1, queue, -count(*), count(*) FROM settled GROUP BY queue
 )
-SELECT id FROM settled
+SELECT id, queue FROM settled
