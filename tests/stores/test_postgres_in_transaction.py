@@ -212,10 +212,13 @@ class TestEveryDriver:
         assert [leased.id for leased in await queue.lease(worker="w", limit=5)] == [plain.id]
 
     async def test_jobs_are_rolled_back_with_it(self, queue: Queue, driver: str) -> None:
-        with pytest.raises(Undo):
+        async def enqueue_and_fail() -> None:
             async with DRIVERS[driver]() as connection:
                 await queue.enqueue("a", unique_key="u", idempotency_key="i", conn=connection)
                 raise Undo
+
+        with pytest.raises(Undo):
+            await enqueue_and_fail()
         assert not (await queue.find()).jobs
         again = await queue.enqueue("b", unique_key="u", idempotency_key="i")
         assert again.duplicate is None, "no key outlives the transaction that took it"

@@ -159,7 +159,10 @@ async def test_the_url_can_say_so(
 
 async def test_wake_ups_go_by_the_direct_url(pooler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_WAKEUPS", server_url())
-    async with connect(f"{pooler}?pooled=true") as workers, connect(f"{pooler}?pooled=true") as callers:
-        async with workers.store.wakeups.listen("default", ["default"]) as bell:
-            await callers.enqueue("a")
-            assert await bell.wait(20) == {"default"}
+    async with (
+        connect(f"{pooler}?pooled=true") as workers,
+        connect(f"{pooler}?pooled=true") as callers,
+        workers.store.wakeups.listen("default", ["default"]) as bell,
+    ):
+        await callers.enqueue("a")
+        assert await bell.wait(20) == {"default"}
