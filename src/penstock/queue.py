@@ -197,12 +197,21 @@ class Queue:
         """Settle many jobs with one call to the store; make the settles with acked, nacked, released, …"""
         return await self.store.settle(self.tenant, settles)
 
-    def acked(self, held: Held, result: object = None) -> Ack:
-        if result is None:
+    def acked(self, held: Held, result: object = None, *, logs: str | None = None) -> Ack:
+        if result is None and logs is None:
             return Ack(held.id, held.token)
-        return Ack(held.id, held.token, codec.encode(result, field="result", limit=bounds.RESULT_BYTES))
+        encoded = codec.encode(result, field="result", limit=bounds.RESULT_BYTES)
+        return Ack(held.id, held.token, encoded, _logs(logs))
 
-    def nacked(self, held: Held, error: object, *, retry: bool = True, retry_in: Span | None = None) -> Nack:
+    def nacked(
+        self,
+        held: Held,
+        error: object,
+        *,
+        retry: bool = True,
+        retry_in: Span | None = None,
+        logs: str | None = None,
+    ) -> Nack:
         return Nack(
             held.id,
             held.token,
@@ -210,16 +219,19 @@ class Queue:
             bounds.flag("retry", retry),
             None if retry_in is None else bounds.span("retry_in", retry_in),
             self._entropy(),
+            _logs(logs),
         )
 
-    def released(self, held: Held, *, delay: Span | None = None) -> Release:
-        return Release(held.id, held.token, None if delay is None else bounds.span("delay", delay))
+    def released(self, held: Held, *, delay: Span | None = None, logs: str | None = None) -> Release:
+        wait = None if delay is None else bounds.span("delay", delay)
+        return Release(held.id, held.token, wait, _logs(logs))
 
-    def snoozed(self, held: Held, delay: Span) -> Snooze:
-        return Snooze(held.id, held.token, bounds.span("delay", delay))
+    def snoozed(self, held: Held, delay: Span, *, logs: str | None = None) -> Snooze:
+        return Snooze(held.id, held.token, bounds.span("delay", delay), _logs(logs))
 
-    def discarded(self, held: Held, reason: str | None = None) -> Discard:
-        return Discard(held.id, held.token, None if reason is None else bounds.error_text(reason))
+    def discarded(self, held: Held, reason: str | None = None, *, logs: str | None = None) -> Discard:
+        said = None if reason is None else bounds.error_text(reason)
+        return Discard(held.id, held.token, said, _logs(logs))
 
     async def _settle(self, settle: Settle) -> Settled:
         return _value(await self.store.settle(self.tenant, [settle]))
@@ -417,6 +429,10 @@ def _filled(answers: list[Any], given: Iterable[Any]) -> list[Any]:
 
 def _id(value: object, field: str = "job id") -> JobId:
     return JobId(bounds.job_id(field, value))
+
+
+def _logs(value: str | None) -> str | None:
+    return None if value is None else bounds.error_text(value, bounds.LOG_CHARS)
 
 
 def _reason(value: str | None) -> str | None:

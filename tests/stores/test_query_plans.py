@@ -101,6 +101,7 @@ class TestPlans:
             f"ARRAY[{ids}]",
             f"ARRAY[{tokens}]",
             "array_fill('null'::text, ARRAY[100])",
+            "array_fill(NULL::text, ARRAY[100])",
         ]
         plan = await explained(database, "ack", values)
         assert plan["Actual Rows"] == 100

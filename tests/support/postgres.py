@@ -40,6 +40,7 @@ TABLES = [
     "key_use",
     "schedule",
     "tally",
+    "leader",
 ]
 
 

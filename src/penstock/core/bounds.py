@@ -18,6 +18,7 @@ RESULT_BYTES = 1_048_576
 HEADERS_BYTES = 16_384
 PROGRESS_BYTES = 4_096
 ERROR_CHARS = 4_096
+LOG_CHARS = 16_384
 MOST_ATTEMPTS = 1_000
 MOST_PARENTS = 1_000
 MOST_CONCURRENCY = 1_000_000
@@ -63,14 +64,14 @@ def key(field: str, value: object) -> str:
     return text(field, value, KEY_CHARS, 1)
 
 
-def error_text(value: object) -> str:
+def error_text(value: object, limit: int = ERROR_CHARS) -> str:
     """Error text is never refused: what cannot be stored is escaped, and past the limit it is cut and marked."""
     try:
         shown = str(value)
     except Exception as error:
         shown = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     escaped = _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", shown.replace("\0", "\\x00"))
-    return escaped if len(escaped) <= ERROR_CHARS else escaped[: ERROR_CHARS - len(CUT)] + CUT
+    return escaped if len(escaped) <= limit else escaped[: limit - len(CUT)] + CUT
 
 
 def integer(field: str, value: object, least: int, most: int) -> int:

@@ -97,6 +97,7 @@ class Ack(Struct, frozen=True, gc=False):
     job_id: JobId
     token: LeaseToken
     result: JsonText = NULL
+    logs: str | None = None
 
 
 class Nack(Struct, frozen=True, gc=False):
@@ -111,6 +112,7 @@ class Nack(Struct, frozen=True, gc=False):
     """The handler's own wait before the next attempt, instead of the retry policy's."""
     entropy: float = 0.0
     """A random number in [0, 1) that places the wait within the jitter."""
+    logs: str | None = None
 
 
 class Release(Struct, frozen=True, gc=False):
@@ -119,6 +121,7 @@ class Release(Struct, frozen=True, gc=False):
     job_id: JobId
     token: LeaseToken
     delay: timedelta | None = None
+    logs: str | None = None
 
 
 class Snooze(Struct, frozen=True, gc=False):
@@ -127,6 +130,7 @@ class Snooze(Struct, frozen=True, gc=False):
     job_id: JobId
     token: LeaseToken
     delay: timedelta
+    logs: str | None = None
 
 
 class Discard(Struct, frozen=True, gc=False):
@@ -135,6 +139,7 @@ class Discard(Struct, frozen=True, gc=False):
     job_id: JobId
     token: LeaseToken
     reason: str | None = None
+    logs: str | None = None
 
 
 Settle = Ack | Nack | Release | Snooze | Discard

@@ -173,6 +173,8 @@ class Attempt(Struct, frozen=True, gc=False):
     """When the job may run again, if it was queued again."""
     error: str | None = None
     result: JsonText | None = None
+    logs: str | None = None
+    """What its handler logged, as far as it fits."""
 
 
 class Change(Struct, frozen=True, gc=False):

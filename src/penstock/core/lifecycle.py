@@ -120,6 +120,11 @@ def heartbeat(job: Job, token: LeaseToken, seconds: float | None, now: datetime,
 def settle(job: Job, command: Settle, settings: QueueSettings, now: datetime) -> tuple[Job, Attempt]:
     """End a lease as its holder says. The token proves that the caller still holds it."""
     held_lease(job, command.token)
+    ended, attempt = _settle(job, command, settings, now)
+    return ended, attempt if command.logs is None else replace(attempt, logs=command.logs)
+
+
+def _settle(job: Job, command: Settle, settings: QueueSettings, now: datetime) -> tuple[Job, Attempt]:
     match command:
         case Ack(result=result):
             return _end(job, Verb.ACK, now, Status.SUCCEEDED, result=result, error=None)

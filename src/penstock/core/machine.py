@@ -67,6 +67,7 @@ from penstock.core.ordering import Lane
 from penstock.core.schedule import Schedule, fire_job, told
 from penstock.core.settings import QueueSettings, described
 from penstock.core.timetable import Timetable
+from penstock.core.wakeups import CANCELS
 
 Command = TypeVar("Command")
 Answer = TypeVar("Answer")
@@ -221,6 +222,8 @@ class Machine:
         if cancelled == job:  # it was cancelled, or asked to stop, before
             return Changed(job.id, job.status, job.cancel_requested)
         self.ledger.note(job.id, Change(now, Verb.CANCEL, command.actor, command.reason, cancelled.status))
+        if cancelled.cancel_requested:
+            self.ledger.stirred.add(CANCELS)
         others = self.ledger.move(job, cancelled, now)
         return Changed(job.id, cancelled.status, cancelled.cancel_requested, others)
 

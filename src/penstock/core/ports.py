@@ -137,6 +137,17 @@ class Store(Protocol):
         """The store's time."""
         ...
 
+    async def tenants(self) -> list[str]:
+        """Everyone who ever used a queue or made a schedule here, by name."""
+        ...
+
+    async def lead(self, office: str, holder: str, seconds: float) -> bool:
+        """Take an office, or keep it, for a while; False while another holds it. Lapsed, it is anyone's.
+
+        It saves work that would otherwise be done twice and harm nobody; nothing may depend on there being one holder.
+        """
+        ...
+
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         """Do, for every tenant, what time asks for: lost leases, missed deadlines, retention. Never needed for a lease.
 

@@ -150,6 +150,8 @@ _SCHEDULE: dict[str, Check] = {
     "tz": lambda field, value: check_tz(value),
     "missed": lambda field, value: bounds.member(field, value, Missed),
     "paused": bounds.flag,
+    "declared_by": bounds.key,
+    "declared_as": bounds.key,
 }
 
 _FILTER: dict[str, Check] = {

@@ -36,6 +36,10 @@ class Schedule(Struct, frozen=True, gc=False):
     next_fire_at: datetime | None = None
     """Kept by the store; None when it is paused or never fires again."""
     last_fire_at: datetime | None = None
+    declared_by: str | None = None
+    """The program in whose code it is declared, if it is; made at run time, it has none."""
+    declared_as: str | None = None
+    """A fingerprint of that declaration: as long as it stays, what people have changed since stays too."""
 
 
 def fire_job(tenant: str, schedule: Schedule, at: datetime) -> NewJob:

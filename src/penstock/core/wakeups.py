@@ -8,6 +8,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+CANCELS = "!cancels"
+"""Not a queue, and no queue can be called so: rung when a running job was asked to stop."""
+
 
 class WakeupsStatus(Struct, frozen=True, gc=False):
     """What carries the wake-ups, and whether it works. Unhealthy means slower pick-up; no job is in danger."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ class MemoryStore:
         self._tokens = tokens or random_tokens()
         self._new_machine = machine
         self._machines: dict[str, Machine] = {}
+        self._leaders: dict[str, tuple[str, datetime]] = {}
 
     def machine(self, tenant: str, now: datetime) -> Machine:
         """The tenant's machine, up to date."""
@@ -132,6 +133,17 @@ class MemoryStore:
 
     async def now(self) -> datetime:
         return self._clock.now()
+
+    async def tenants(self) -> list[str]:
+        return sorted(self._machines)
+
+    async def lead(self, office: str, holder: str, seconds: float) -> bool:
+        now = self._clock.now()
+        leader, until = self._leaders.get(office, (holder, now))
+        if leader != holder and until > now:
+            return False
+        self._leaders[office] = (holder, now + timedelta(seconds=seconds))
+        return True
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         now = self._clock.now()

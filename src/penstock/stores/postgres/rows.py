@@ -134,6 +134,7 @@ def to_attempt(row: Row) -> Attempt:
     return Attempt(
         JobId(str(row["job_id"])), row["number"], row["worker"], LeaseToken(row["token"]), row["started_at"],
         row["ended_at"], Outcome(row["outcome"]), Status(row["status"]), row["run_at"], row["error"], row["result"],
+        row["logs"],
     )  # fmt: skip
 
 

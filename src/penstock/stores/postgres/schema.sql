@@ -16,6 +16,7 @@ CREATE TABLE penstock.attempt (
     run_at timestamp with time zone NOT NULL,
     error text,
     result text,
+    logs text,
     CONSTRAINT attempt_pkey PRIMARY KEY (tenant, job_id, number)
 );
 
@@ -99,6 +100,13 @@ CREATE TABLE penstock.lane (
     priority smallint NOT NULL,
     floor timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
     CONSTRAINT lane_pkey PRIMARY KEY (tenant, queue, priority)
+) WITH (fillfactor=50);
+
+CREATE TABLE penstock.leader (
+    office text NOT NULL,
+    holder text NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT leader_pkey PRIMARY KEY (office)
 ) WITH (fillfactor=50);
 
 CREATE TABLE penstock.lease (

@@ -217,7 +217,7 @@ class PostgresStore(Reading):
     async def _ack(self, tenant: str, acks: Sequence[Ack]) -> set[str]:
         found = await self._fetch(
             sql("ack"), tenant, self._given_now(), [ack.job_id for ack in acks], [ack.token for ack in acks],
-            [ack.result for ack in acks],
+            [ack.result for ack in acks], [ack.logs for ack in acks],
         )  # fmt: skip
         # Where there are limits, whoever waits for a free place may take this one.
         self.wakeups.wake(tenant, {row["queue"] for row in found if (tenant, row["queue"]) in self._governed})
@@ -348,11 +348,19 @@ class PostgresStore(Reading):
 
     # ── Time ──────────────────────────────────────────────────────────────────────────────────────
 
+    async def tenants(self) -> list[str]:
+        found = await self._fetch(
+            "SELECT DISTINCT tenant FROM penstock.queue UNION SELECT tenant FROM penstock.schedule ORDER BY 1"
+        )
+        return [row["tenant"] for row in found]
+
+    async def lead(self, office: str, holder: str, seconds: float) -> bool:
+        return bool(await self._fetch(sql("lead"), office, holder, seconds, self._given_now()))
+
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
-        tenants = await self._fetch("SELECT DISTINCT tenant FROM penstock.queue ORDER BY tenant")
         swept = Swept()
-        for row in tenants:
-            one = await self._sweep(row["tenant"], limit - swept.pruned, exported_until)
+        for tenant in await self.tenants():
+            one = await self._sweep(tenant, limit - swept.pruned, exported_until)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
         return swept
 
