@@ -1,5 +1,6 @@
 """Penstock: a durable job queue. Work goes in, waits in a store, and is let out to workers under a fenced lease."""
 
+from penstock.app import Flow, FlowHandle, JobHandle, JobType, Penstock
 from penstock.connect import connect
 from penstock.core.commands import Enqueued, Leased, Settled
 from penstock.core.errors import (
@@ -7,6 +8,7 @@ from penstock.core.errors import (
     IdConflict,
     IdempotencyConflict,
     InvalidInput,
+    JobFailed,
     JobNotFound,
     LeaseLost,
     NotAllowed,
@@ -24,17 +26,26 @@ from penstock.core.job import Job, NewJob, Status
 from penstock.core.limits import Rate
 from penstock.core.retry import Retry
 from penstock.queue import Queue
+from penstock.worker.context import Discard, GiveUp, JobContext, RetryAfter, Snooze
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Conflict",
+    "Discard",
     "Enqueued",
+    "Flow",
+    "FlowHandle",
+    "GiveUp",
     "IdConflict",
     "IdempotencyConflict",
     "InvalidInput",
     "Job",
+    "JobContext",
+    "JobFailed",
+    "JobHandle",
     "JobNotFound",
+    "JobType",
     "LeaseLost",
     "Leased",
     "NewJob",
@@ -43,12 +54,15 @@ __all__ = [
     "NotLeasable",
     "ParentFailed",
     "ParentNotFound",
+    "Penstock",
     "PenstockError",
     "Queue",
     "Rate",
     "Retry",
+    "RetryAfter",
     "ScheduleNotFound",
     "Settled",
+    "Snooze",
     "Status",
     "StoreUnavailable",
     "UniqueConflict",

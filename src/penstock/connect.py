@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.core.errors import UnknownStore
@@ -14,16 +17,45 @@ from penstock.stores.wakeups import from_url
 KNOWN = "memory:// and postgresql://"
 
 
-def connect(url: str = "memory://", *, tenant: str = "default", actor: str = "app") -> Queue:
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a store is."""
+
+    url: str
+    migrates: bool = False
+    """Whether its schema is ours to bring up to date: the embedded server is nobody else's."""
+    close: Callable[[], None] = lambda: None
+    """Let go of a server that was started for it."""
+
+
+def locate(url: str | None, data_dir: Path = Path(".penstock")) -> Address:
+    """The URL given, or PENSTOCK_URL, or a PostgreSQL of our own in `data_dir`, started if need be."""
+    url = url or os.environ.get("PENSTOCK_URL")
+    if url is not None:
+        return Address(url)
+    try:
+        from penstock.stores.postgres.embedded import start
+    except ModuleNotFoundError as error:
+        raise UnknownStore(
+            "the embedded server", f'{KNOWN}; it comes with pip install "penstock[embedded]" ({error})'
+        ) from None
+    server = start(data_dir)
+    return Address(server.url, migrates=True, close=server.close)
+
+
+def connect(
+    url: str = "memory://", *, tenant: str = "default", actor: str = "app", migrates: bool = False
+) -> Queue:
     """Open the store a URL names. `memory://` keeps jobs in this process, `postgresql://…` in a database.
 
     `postgresql://…?pooled=true` is for a URL that leads to a transaction-mode pooler. The variable PENSTOCK_WAKEUPS says
     how workers are woken: `redis://…`, `none://` (they poll), or the `postgresql://…` of the database behind the pooler.
+    With `migrates` the schema is brought up to date at the first call.
     """
-    return Queue(_store(url), tenant=tenant, actor=actor)
+    return Queue(_store(url, migrates), tenant=tenant, actor=actor)
 
 
-def _store(url: str) -> Store:
+def _store(url: str, migrates: bool) -> Store:
     match urlsplit(url).scheme:
         case "memory":
             return MemoryStore()
@@ -36,7 +68,9 @@ def _store(url: str) -> Store:
                 ) from None
             address, pooled = _without(url, "pooled")
             wakeups = os.environ.get("PENSTOCK_WAKEUPS") or address
-            return PostgresStore(address, pooled=pooled == "true", wakeups=from_url(wakeups))
+            return PostgresStore(
+                address, pooled=pooled == "true", wakeups=from_url(wakeups), migrates=migrates
+            )
         case _:
             raise UnknownStore(url, KNOWN)
 

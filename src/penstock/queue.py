@@ -11,6 +11,7 @@ import uuid_utils
 from msgspec.structs import replace
 
 from penstock.core import bounds, codec
+from penstock.core.codec import JsonText
 from penstock.core.commands import (
     Ack,
     Beat,
@@ -203,6 +204,10 @@ class Queue:
         encoded = codec.encode(result, field="result", limit=bounds.RESULT_BYTES)
         return Ack(held.id, held.token, encoded, _logs(logs))
 
+    def acked_text(self, held: Held, result: JsonText | None, *, logs: str | None = None) -> Ack:
+        """`acked` with a result that is JSON text already, and within its limit."""
+        return Ack(held.id, held.token, codec.NULL if result is None else result, _logs(logs))
+
     def nacked(
         self,
         held: Held,
@@ -239,6 +244,11 @@ class Queue:
     async def next_at(self, queues: Sequence[str]) -> datetime | None:
         """When time alone may next let a job of these queues out; never later than the truth."""
         return await self.store.next_at(self.tenant, queues)
+
+    async def next_in(self, queues: Sequence[str]) -> timedelta | None:
+        """How long until `next_at`; None if time alone will let nothing out."""
+        at = await self.next_at(queues)
+        return None if at is None else at - await self.store.now()
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,7 @@ from penstock.stores.wakeups.polling import NoWakeups
 from penstock.testing import FakeClock
 from support.differential import Differential
 from support.pgbouncer import pgbouncer
-from support.postgres import TABLES, server_url
+from support.postgres import emptied, server_url
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,6 @@ def pooler() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 async def empty() -> None:
     await emptied()
-
-
-async def emptied() -> None:
-    connection = await asyncpg.connect(server_url())
-    await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
-    await connection.close()
 
 
 @pytest.fixture

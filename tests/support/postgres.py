@@ -64,6 +64,13 @@ async def _prepare(url: str) -> None:
     await connection.close()
 
 
+async def emptied() -> None:
+    """Take every row out of the tables."""
+    connection = await asyncpg.connect(server_url())
+    await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
+    await connection.close()
+
+
 class EmptyPostgresStore(PostgresStore):
     """A store whose tables are emptied when it is opened."""
 
@@ -72,9 +79,7 @@ class EmptyPostgresStore(PostgresStore):
 
     async def pool(self) -> Any:
         if self._pool is None:
-            connection = await asyncpg.connect(self._url)
-            await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
-            await connection.close()
+            await emptied()
         return await super().pool()
 
 

@@ -14,6 +14,7 @@ PenstockError
 │   ├── NotAllowed
 │   └── NotLeasable
 ├── LeaseLost
+├── JobFailed
 ├── StoreUnavailable
 └── UnknownStore
 """
@@ -183,6 +184,19 @@ class LeaseLost(PenstockError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"the lease on job {job_id} is no longer held with this token", job_id=job_id)
+
+
+class JobFailed(PenstockError):
+    """The job whose result was awaited ended without one. `status`, `cause` and `error` say how."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, status: str, error: str | None, cause: str | None = None) -> None:
+        reason = error or cause or "no reason was given"
+        super().__init__(
+            f"job {job_id} ended {status}: {reason}", job_id=job_id, status=status, error=error, cause=cause
+        )
+        self.status, self.error, self.cause = status, error, cause
 
 
 class StoreUnavailable(PenstockError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -74,7 +73,7 @@ class JobContext:
     def __init__(self, leased: Leased, report: Callable[[Any], None] = lambda value: None) -> None:
         self._leased = leased
         self._report = report
-        self._cancelled = threading.Event()
+        self._cancelled = False
 
     @property
     def job(self) -> Job:
@@ -112,7 +111,7 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether the job was asked to stop, or its lease was lost. An async handler is cancelled as well."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def progress(self, value: Any) -> None:
         """Tell how far it is: any small JSON value. Cheap: what is told often is sent now and then."""
@@ -120,7 +119,7 @@ class JobContext:
 
     def cancel(self) -> None:
         """Make `cancelled` true; the worker's to call."""
-        self._cancelled.set()
+        self._cancelled = True
 
 
 current: ContextVar[JobContext | None] = ContextVar("penstock_job", default=None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any
@@ -41,26 +39,48 @@ class Ending(Struct, frozen=True):
 
 
 async def run(handler: Handler, context: JobContext) -> Ending:
-    """Run an async handler, or one that may block this thread; it ends one way or another, unless it is cancelled."""
-    with _told_to(context), captured() as logs:
-        try:
-            value = handler.function(**_arguments(handler, context))
-            if handler.is_async:
-                value = await value
-            return _acked(value, logs)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            return failed(error, logs)
+    """Run a handler; it ends one way or another, unless it is cancelled. One that is not async blocks this thread.
+
+    Call it in a task of its own: what the handler sets in its context is nobody else's.
+    """
+    logs = _begin(context)
+    try:
+        value = handler.function(**_arguments(handler, context))
+        if handler.is_async:
+            value = await value
+        return _acked(value, logs)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return failed(error, logs)
+    finally:
+        _end()
 
 
 def run_blocking(handler: Handler, context: JobContext) -> Ending:
     """Run a handler that is not async, in this thread."""
-    with _told_to(context), captured() as logs:
-        try:
-            return _acked(handler.function(**_arguments(handler, context)), logs)
-        except BaseException as error:
-            return failed(error, logs)
+    logs = _begin(context)
+    try:
+        return _acked(handler.function(**_arguments(handler, context)), logs)
+    except BaseException as error:
+        return failed(error, logs)
+    finally:
+        _end()
+
+
+def _begin(context: JobContext) -> Logs:
+    """From here on what is logged belongs to this attempt."""
+    if _catcher not in _root.handlers:
+        _root.addHandler(_catcher)
+    logs = Logs()
+    current.set(context)
+    _logs.set(logs)
+    return logs
+
+
+def _end() -> None:
+    current.set(None)
+    _logs.set(None)
 
 
 def failed(error: BaseException, logs: Logs | None = None) -> Ending:
@@ -126,15 +146,6 @@ def _told(error: BaseException) -> str:
     return bounds.error_text(f"{last}\n\n{trace}")
 
 
-@contextmanager
-def _told_to(context: JobContext) -> Iterator[None]:
-    token = current.set(context)
-    try:
-        yield
-    finally:
-        current.reset(token)
-
-
 # ── What handlers log ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -144,7 +155,7 @@ class Logs:
     __slots__ = ("_left_out", "_lines", "_room")
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._lines: list[str] | None = None  # most attempts log nothing
         self._room = bounds.LOG_CHARS - 100
         self._left_out = 0
 
@@ -153,27 +164,18 @@ class Logs:
             self._left_out += 1
             return
         self._room -= len(line) + 1
+        if self._lines is None:
+            self._lines = []
         self._lines.append(line)
 
     def text(self) -> str | None:
+        lines = self._lines or []
         if self._left_out:
-            return "\n".join([*self._lines, f"… [{self._left_out} more lines did not fit]"])
-        return "\n".join(self._lines) if self._lines else None
+            lines = [*lines, f"… [{self._left_out} more lines did not fit]"]
+        return "\n".join(lines) if lines else None
 
 
 _logs: ContextVar[Logs | None] = ContextVar("penstock_logs", default=None)
-
-
-@contextmanager
-def captured() -> Iterator[Logs]:
-    """Keep what is logged in this context while the block runs."""
-    _install()
-    logs = Logs()
-    token = _logs.set(logs)
-    try:
-        yield logs
-    finally:
-        _logs.reset(token)
 
 
 class _Catcher(logging.Handler):
@@ -191,8 +193,4 @@ class _Catcher(logging.Handler):
 _catcher = _Catcher(logging.INFO)
 _catcher.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
-
-def _install() -> None:
-    root = logging.getLogger()
-    if _catcher not in root.handlers:
-        root.addHandler(_catcher)
+_root = logging.getLogger()

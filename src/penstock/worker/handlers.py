@@ -38,10 +38,7 @@ class Handler:
     """After so many jobs its process is replaced by a fresh one."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What its jobs ask for unless their enqueuer says otherwise: queue, retry, max_attempts, …"""
-
-    @property
-    def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+    is_async: bool = False
 
 
 def make_handler(
@@ -66,5 +63,13 @@ def make_handler(
         raise TypeError(f'{function.__qualname__}: memory_mb and max_jobs_per_child need runs="process"')
     arguments = Arguments(function)
     return Handler(
-        name, function, arguments, where, timeout_seconds, memory_mb, max_jobs_per_child, dict(options or {})
+        name,
+        function,
+        arguments,
+        where,
+        timeout_seconds,
+        memory_mb,
+        max_jobs_per_child,
+        dict(options or {}),
+        is_async,
     )

@@ -15,7 +15,7 @@ from penstock.core.clock import Clock
 from penstock.core.commands import Swept
 from penstock.core.errors import StoreUnavailable
 from penstock.core.wakeups import Wakeups
-from penstock.stores.postgres.migrate import check
+from penstock.stores.postgres.migrate import check, migrate
 from penstock.stores.postgres.rules import Moved, Session, sql
 from penstock.stores.wakeups import from_url
 
@@ -73,17 +73,20 @@ class Connected:
         patience_seconds: float = 10,
         pooled: bool = False,
         wakeups: Wakeups | None = None,
+        migrates: bool = False,
     ) -> None:
         """`patience_seconds` is how long a call waits for a database that cannot be reached.
 
         `pooled` asks nothing of a session that a transaction-mode pooler such as PgBouncer cannot give: no setting,
-        no prepared statement. One that shows itself at the start is noticed without it.
+        no prepared statement. One that shows itself at the start is noticed without it. `migrates` brings the schema
+        up to date first.
         """
         self._url = url
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._connections = connections
         self._pooled = pooled
+        self._migrates = migrates
         self.wakeups = from_url(url) if wakeups is None else wakeups
         self._pool: Any = None
         self._opening = asyncio.Lock()
@@ -189,6 +192,8 @@ class Connected:
         return self._pool
 
     async def _open(self) -> Any:
+        if self._migrates:
+            await migrate(self._url)
         if not self._pooled:
             try:
                 return await self._open_with(_PLANNER)

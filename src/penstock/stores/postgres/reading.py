@@ -99,18 +99,9 @@ class Reading(Connected):
         return await self._reach(lambda connection: self._schedules(connection, tenant))
 
     async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
-        now = await self.now()
-        found = await self._fetch(sql("next_at"), tenant, queues)
-        [row] = await self._fetch(
-            """SELECT least(
-                (SELECT min(until) FROM penstock.lease WHERE tenant = $1),
-                (SELECT min(start_by) FROM penstock.ready WHERE tenant = $1 AND leases = 0 AND start_by IS NOT NULL),
-                (SELECT min(start_by) FROM penstock.parked WHERE tenant = $1 AND status = 'waiting' AND start_by IS NOT NULL))
-               AS at""",
-            tenant,
-        )
-        moments = [row["at"], *map(_opens_at, found)]
-        return min((max(now, moment) for moment in moments if moment is not None), default=None)
+        found = await self._fetch(sql("next_at"), tenant, queues, self._given_now())
+        moments = [_opens_at(row) for row in found if row["run_at"] is not None]
+        return min(moments, default=None)
 
     async def _known(self, tenant: str, ids: Sequence[str]) -> set[str]:
         if not ids:
@@ -128,13 +119,9 @@ class Reading(Connected):
 
 
 def _opens_at(row: rows.Row) -> datetime:
-    """When the earliest of these jobs may be leased, as far as time and rates are concerned."""
-    settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-    moments: list[datetime] = [row["run_at"]]
-    for rate, full_until in (
-        (settings.rate, row["full_until"]),
-        (settings.rate_per_key, row["key_full_until"]),
-    ):
-        if rate is not None and full_until is not None:
-            moments.append(rate.opens_at(full_until))
-    return max(moments)
+    """When the earliest job of a queue may be leased, as far as time and the queue's rate are concerned."""
+    moment: datetime = max(row["now"], row["run_at"])
+    if row["full_until"] is None:
+        return moment
+    rate = msgspec.json.decode(row["settings"], type=QueueSettings).rate
+    return moment if rate is None else max(moment, rate.opens_at(row["full_until"]))

@@ -1,9 +1,22 @@
--- When time alone may next let a job out. $1 tenant, $2 queues.
--- For each queue: its settings, what is used up of its rate, and its earliest jobs, one row a key with a rate of its own
--- in use (`key_full_until`) and one for all others.
-SELECT q.settings, q.full_until, u.full_until AS key_full_until, min(r.run_at) AS run_at
-FROM penstock.queue q
-JOIN penstock.ready r ON r.tenant = q.tenant AND r.queue = q.name AND NOT r.blocked
-LEFT JOIN penstock.key_use u ON u.tenant = q.tenant AND u.queue = q.name AND u.key = r.key
+-- When time alone may next let a job out, or something run out: never later than the truth. $1 tenant, $2 queues, $3 now (null: the database's).
+-- A row for each queue, with its settings, what is used up of its rate, and its earliest run_at; and one for leases and deadlines.
+WITH clock AS (SELECT coalesce($3, now()) AS now)
+SELECT clock.now, q.settings, q.full_until, first.run_at
+FROM clock, penstock.queue q
+CROSS JOIN LATERAL (
+    SELECT min(h.run_at) AS run_at
+    FROM penstock.lane l,
+    LATERAL (
+        SELECT r.run_at FROM penstock.ready r
+        WHERE r.tenant = $1 AND r.queue = q.name AND r.priority = l.priority AND r.run_at >= l.floor AND NOT r.blocked
+        ORDER BY r.run_at LIMIT 1
+    ) h
+    WHERE l.tenant = $1 AND l.queue = q.name
+) first
 WHERE q.tenant = $1 AND q.name = ANY ($2) AND NOT q.paused
-GROUP BY q.tenant, q.name, u.full_until
+UNION ALL
+SELECT clock.now, NULL, NULL, least(
+    (SELECT min(until) FROM penstock.lease WHERE tenant = $1),
+    (SELECT min(start_by) FROM penstock.ready WHERE tenant = $1 AND leases = 0 AND start_by IS NOT NULL),
+    (SELECT min(start_by) FROM penstock.parked WHERE tenant = $1 AND status = 'waiting' AND start_by IS NOT NULL))
+FROM clock

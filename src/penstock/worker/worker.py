@@ -1,0 +1,473 @@
+"""The worker: leases jobs, runs them side by side, settles them in batches, and gives everything back when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
+from functools import partial
+from random import Random
+from typing import Any
+
+from penstock.coalesce import Coalesce
+from penstock.core import bounds
+from penstock.core.commands import Beat, Leased, LeaseJobs, Settle, Settled
+from penstock.core.errors import LeaseLost, NotFound, PenstockError, StoreUnavailable
+from penstock.core.wakeups import CANCELS, Bell
+from penstock.queue import Queue
+from penstock.stores.wakeups import Backoff
+from penstock.worker import execution
+from penstock.worker.context import JobContext
+from penstock.worker.execution import Ending, How
+from penstock.worker.feeding import Pace, in_turn, is_pattern, matching, parse_queues
+from penstock.worker.hand import Hand, InHand, Stop
+from penstock.worker.handlers import Handler, Runs
+from penstock.worker.keeper import Keeper
+from penstock.worker.metrics import Metrics
+from penstock.worker.progress import Progress
+
+logger = logging.getLogger("penstock.worker")
+
+UNKNOWN_SECONDS = 30.0
+QUEUES_SECONDS = 10.0
+LAST_SECONDS = 5.0
+MOST_AHEAD = bounds.MOST_LEASED
+
+
+class Stopped(IntEnum):
+    """How a worker ended; the exit code of `penstock worker`."""
+
+    DRAINED = 0
+    """Everything that had begun was finished."""
+    CUT_OFF = 3
+    """The grace period was over: some handlers were cancelled, and their jobs given back."""
+    HURRIED = 4
+    """It was asked twice: handlers were cancelled at once, and their jobs given back."""
+
+
+def worker_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"[: bounds.NAME_CHARS]
+
+
+class Worker:
+    """Runs the jobs of some queues in this process.
+
+    `connect` opens the store once more, for the keeper's own thread; without it, as for memory, leases are kept
+    by this event loop.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handlers: Mapping[str, Handler],
+        *,
+        queues: str | Iterable[str] | Mapping[str, float] = "default",
+        concurrency: int = 100,
+        grace_seconds: float = 30.0,
+        lease_seconds: float | None = None,
+        ahead: int | None = None,
+        name: str | None = None,
+        connect: Callable[[], Queue] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.name = bounds.text("worker", name or worker_name(), bounds.NAME_CHARS, 1)
+        self.queue = queue
+        self.metrics = Metrics()
+        self._handlers = handlers
+        self._weights = parse_queues(queues)
+        self._concurrency = bounds.integer("concurrency", concurrency, 1, 100_000)
+        self._grace_seconds = bounds.number("grace_seconds", grace_seconds, 0, bounds.LONGEST_SECONDS)
+        self._lease_seconds = lease_seconds
+        self._random = random or Random()
+        self._pace = Pace(MOST_AHEAD if ahead is None else ahead)
+        self._hand = Hand()
+        self._reserve: deque[InHand] = deque()
+        self._ahead = 0
+        self._running = 0
+        self._room = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._unknown: set[str] = set()
+        self._settles: Coalesce[Settle, Settled] = Coalesce(self._settle_batch, at_once=2, backlog=5_000)
+        self._keeper = Keeper(self._hand, queue, self._on_beat, connect)
+        self._progress = Progress(queue, self._on_beat)
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: Any = None
+        self.fed_at = time.monotonic()
+        """When it last asked for jobs, or knew that it had no room for any: proof that it is alive."""
+        self.metrics.gauge("penstock_running", "Handlers running now.", lambda: self._running)
+        self.metrics.gauge("penstock_reserved", "Jobs leased and not begun.", lambda: len(self._reserve))
+        self.metrics.gauge("penstock_slots", "Handlers that may run at once.", lambda: self._concurrency)
+        self.metrics.gauge(
+            "penstock_loop_blocked_seconds", "How long the event loop was blocked.", lambda: self._keeper.blocked_seconds
+        )  # fmt: skip
+
+    # ── Life ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> Stopped:
+        """Work until `stop`; returns when nothing is left in hand."""
+        self._keeper.start()
+        self._progress.start()
+        feeding = asyncio.create_task(self._keep_feeding(), name="penstock feeding")
+        try:
+            await self._stopping.wait()
+            feeding.cancel()
+            await asyncio.wait([feeding])
+            return await self._wind_down()
+        finally:
+            feeding.cancel()
+            await self._keeper.stop()
+            await self._progress.close()
+            await self._settles.close()
+            if self._processes is not None:
+                await self._processes.close()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Lease no more and finish what has begun; called again, hurry."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def is_alive(self, patience_seconds: float = 60.0) -> bool:
+        """Whether its loops have shown themselves lately."""
+        oldest = min(self._keeper.passed_at, self.fed_at)
+        return self._stopping.is_set() or time.monotonic() - oldest < patience_seconds
+
+    async def _wind_down(self) -> Stopped:
+        reserved = [self._reserve.popleft() for _ in range(len(self._reserve))]
+        await asyncio.gather(*(self._give_back(held) for held in reserved))
+        hurrying = asyncio.create_task(self._hurry.wait())
+        draining = asyncio.create_task(self._drained())
+        try:
+            await asyncio.wait(
+                [hurrying, draining], timeout=self._grace_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if draining.done():
+                return Stopped.DRAINED
+            left = [held for held in self._hand if not held.settling]
+            if not left:  # all have ended, and are only being settled
+                await asyncio.wait([draining], timeout=LAST_SECONDS)
+                return Stopped.DRAINED
+            logger.warning(
+                "%s: %d handlers are cancelled and their jobs given back",
+                "asked twice" if self._hurry.is_set() else "the grace period is over", len(left),
+            )  # fmt: skip
+            for held in left:
+                self._stop_job(held, Stop.SHUTDOWN)
+            await asyncio.wait([draining], timeout=LAST_SECONDS)
+            # What is deaf to that may go on, but not with its job.
+            await asyncio.gather(*(self._give_back(held) for held in self._hand if not held.settling))
+            return Stopped.HURRIED if self._hurry.is_set() else Stopped.CUT_OFF
+        finally:
+            hurrying.cancel()
+            draining.cancel()
+
+    async def _drained(self) -> None:
+        while len(self._hand):
+            self._idle.clear()
+            await self._idle.wait()
+
+    # ── Leasing ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_feeding(self) -> None:
+        waits = Backoff(self._random, 0.05, 5.0)
+        while True:
+            try:
+                await self._feed()
+            except PenstockError as error:
+                pause = next(waits)
+                logger.warning("leasing failed, trying again in %.2f s: %s", pause, error)
+                await asyncio.sleep(pause)
+            except Exception:
+                logger.exception("leasing failed, trying again")
+                await asyncio.sleep(next(waits))
+
+    async def _feed(self) -> None:
+        """Lease as long as the set of queues stays the same."""
+        weights = await self._queues()
+        looked_at = time.monotonic()
+        waits = Backoff(self._random)
+        async with self.queue.store.wakeups.listen(self.queue.tenant, [*weights, CANCELS]) as bell:
+            while True:
+                if any(map(is_pattern, self._weights)) and time.monotonic() - looked_at > QUEUES_SECONDS:
+                    looked_at = time.monotonic()
+                    if await self._queues() != weights:
+                        return
+                wanted = await self._until_room()
+                self.fed_at = time.monotonic()
+                if await self._lease(in_turn(weights, self._random), wanted) or await self._sleep(
+                    bell, list(weights), next(waits)
+                ):
+                    waits.reset()
+
+    async def _queues(self) -> dict[str, float]:
+        known = (
+            [view.name for view in await self.queue.queues()] if any(map(is_pattern, self._weights)) else []
+        )
+        return matching(self._weights, known)
+
+    async def _until_room(self) -> int:
+        """How many jobs to lease, once that is a number worth a call."""
+        while True:
+            ahead = self._ahead = self._pace.ahead(time.monotonic())
+            # Settling counts: a slow store slows leasing, instead of filling memory.
+            room = self._concurrency + ahead - len(self._hand)
+            if room > 0 and (room >= ahead // 2 or self._running + len(self._reserve) < self._concurrency):
+                return min(room, bounds.MOST_LEASED)
+            self._room.clear()
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._room.wait()
+            except TimeoutError:
+                self.fed_at = time.monotonic()
+                await self._return_what_waits()
+
+    async def _lease(self, queues: Iterable[str], wanted: int) -> int:
+        got = 0
+        for queue in queues:
+            if wanted - got <= 0:
+                break
+            request = LeaseJobs(queue, self.name, wanted - got, self._lease_seconds)
+            [answer] = await self.queue.store.lease(self.queue.tenant, [request])
+            if isinstance(answer, PenstockError):
+                raise answer
+            if answer:
+                self.metrics.leased.add(len(answer), queue=queue)
+            for leased in answer:
+                self._take(leased)
+            got += len(answer)
+        return got
+
+    def _take(self, leased: Leased) -> None:
+        held = InHand(leased, time.monotonic())
+        self._hand.add(held)
+        if self._running < self._concurrency:
+            self._begin(held)
+        else:
+            self._reserve.append(held)
+
+    async def _return_what_waits(self) -> None:
+        """Give back jobs that have waited here for a second: others may have time for them."""
+        now = time.monotonic()
+        late = [held for held in self._reserve if now - held.renewed_at > 1.0]
+        for held in late:
+            self._reserve.remove(held)
+        await asyncio.gather(*(self._give_back(held) for held in late))
+
+    async def _sleep(self, bell: Bell, queues: list[str], wait: float) -> bool:
+        """Wait until there may be something to lease; says whether somebody rang."""
+        next_in = await self.queue.next_in(queues)
+        if next_in is not None and next_in.total_seconds() > 0:  # what is due already we were just not given
+            wait = min(wait, next_in.total_seconds())
+        rung = await bell.wait(wait)
+        if CANCELS in rung:
+            self._keeper.beat_now()
+        return bool(rung)
+
+    # ── Running ───────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, held: InHand) -> None:
+        self._running += 1
+        held.started = True
+        held.task = asyncio.create_task(self._attempt(held))
+
+    def _ended(self) -> None:
+        """A slot is free."""
+        self._running -= 1
+        self._pace.finished(time.monotonic())
+        if self._reserve and not self._stopping.is_set():
+            self._begin(self._reserve.popleft())
+        if len(self._reserve) * 2 <= self._ahead:
+            self._room.set()
+
+    async def _attempt(self, held: InHand) -> None:
+        handler = self._handlers.get(held.leased.job.type)
+        started_at = time.perf_counter()
+        try:
+            ending = self._unknown_type(held) if handler is None else await self._ending(handler, held)
+        except asyncio.CancelledError:
+            self._hand.remove(held)  # the event loop itself is ending; the lease runs out
+            raise
+        finally:
+            self._ended()
+        if ending is not None:
+            self._count(held, ending, time.perf_counter() - started_at)
+            await self._settle(held, ending)
+        self._let_go(held)
+
+    async def _ending(self, handler: Handler, held: InHand) -> Ending | None:
+        """How the attempt ended; None if that is no longer ours to say."""
+        context = JobContext(held.leased, partial(self._progress.report, held))
+        try:
+            if handler.timeout_seconds is None:
+                ending = await self._run(handler, held, context)
+            else:
+                async with asyncio.timeout(handler.timeout_seconds):
+                    ending = await self._run(handler, held, context)
+        except TimeoutError:
+            context.cancel()
+            return Ending(
+                How.NACK, error=f"timed out: it had not ended after {handler.timeout_seconds:g} seconds"
+            )
+        except asyncio.CancelledError:
+            context.cancel()
+            if held.stop is None:
+                raise
+            assert held.task is not None
+            held.task.uncancel()
+            ending = Ending(How.RELEASE)
+        match held.stop:
+            case None | Stop.SHUTDOWN:
+                return ending
+            case Stop.CANCELLED:
+                return Ending(How.DISCARD, error="cancelled while it ran", logs=ending.logs)
+            case Stop.LOST:
+                return None
+
+    async def _run(self, handler: Handler, held: InHand, context: JobContext) -> Ending:
+        match handler.runs:
+            case Runs.LOOP:
+                return await execution.run(handler, context)
+            case Runs.THREAD:
+                return await self._run_in_thread(handler, held, context)
+            case Runs.PROCESS:
+                if self._processes is None:
+                    from penstock.worker.processes import ProcessPool
+
+                    self._processes = ProcessPool(most=min(self._concurrency, os.cpu_count() or 1))
+                ending: Ending = await self._processes.run(
+                    handler, held.leased, partial(self._progress.report, held)
+                )
+                return ending
+
+    async def _run_in_thread(self, handler: Handler, held: InHand, context: JobContext) -> Ending:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, "penstock handler")
+        loop = asyncio.get_running_loop()
+        call = partial(contextvars.copy_context().run, execution.run_blocking, handler, context)
+        ends = loop.run_in_executor(self._threads, call)
+        try:
+            while True:
+                try:
+                    return await asyncio.shield(ends)
+                except asyncio.CancelledError:
+                    context.cancel()
+                    if held.stop is not Stop.CANCELLED:
+                        raise
+                    # A thread cannot be stopped, only asked: it keeps its slot and its lease until it has ended.
+                    assert held.task is not None
+                    held.task.uncancel()
+        finally:
+            if not ends.done():
+                self._running += 1  # what goes on running takes up a slot, whatever became of its job
+                ends.add_done_callback(lambda _: self._ended())
+
+    def _unknown_type(self, held: InHand) -> Ending:
+        type = held.leased.job.type
+        self.metrics.unknown.add(type=type)
+        if type not in self._unknown:
+            self._unknown.add(type)
+            logger.warning(
+                "no handler here runs jobs of type %r; they are given back, for %g s at a time",
+                type,
+                UNKNOWN_SECONDS,
+            )
+        return Ending(How.RELEASE, delay_seconds=UNKNOWN_SECONDS * self._random.uniform(0.5, 1.5))
+
+    # ── Stopping one ──────────────────────────────────────────────────────────────────────────────
+
+    def _on_beat(self, held: InHand, answer: Beat | PenstockError) -> None:
+        """What a heartbeat was answered, in the worker's own thread."""
+        if held not in self._hand or held.settling:
+            return
+        if isinstance(answer, LeaseLost | NotFound):
+            self.metrics.lost.add()
+            logger.warning("the lease on job %s is lost; its handler is cancelled", held.id)
+            self._stop_job(held, Stop.LOST)
+        elif isinstance(answer, Beat) and answer.cancel_requested:
+            self._stop_job(held, Stop.CANCELLED)
+
+    def _stop_job(self, held: InHand, why: Stop) -> None:
+        if held.stop is why or held.stop is Stop.LOST:
+            return
+        held.stop = why
+        if held.task is not None:
+            held.task.cancel()
+        elif held in self._reserve:
+            self._reserve.remove(held)
+            if why is Stop.LOST:
+                self._let_go(held)
+            else:
+                held.task = asyncio.create_task(self._give_back(held))
+
+    # ── Settling ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, held: InHand, ending: Ending) -> None:
+        held.settling = True
+        try:
+            await self._settles(self._command(held, ending))
+        except LeaseLost:
+            self.metrics.lost.add()
+            logger.warning("job %s had ended here (%s), but its lease was lost before", held.id, ending.how)
+        except StoreUnavailable as error:
+            logger.error(
+                "job %s ended (%s), but that could not be told: %s; it will run again",
+                held.id,
+                ending.how,
+                error,
+            )
+        except PenstockError as error:
+            logger.error("job %s ended (%s), but the store refused that: %s", held.id, ending.how, error)
+
+    def _command(self, held: InHand, ending: Ending) -> Settle:
+        queue, logs = self.queue, ending.logs
+        match ending.how:
+            case How.ACK:
+                return queue.acked_text(held, ending.result, logs=logs)
+            case How.NACK:
+                return queue.nacked(
+                    held, ending.error, retry=ending.retry, retry_in=ending.delay_seconds, logs=logs
+                )
+            case How.RELEASE:
+                return queue.released(held, delay=ending.delay_seconds, logs=logs)
+            case How.SNOOZE:
+                return queue.snoozed(held, ending.delay_seconds or 0, logs=logs)
+            case How.DISCARD:
+                return queue.discarded(held, ending.error, logs=logs)
+
+    async def _settle_batch(self, settles: list[Settle]) -> list[Settled | PenstockError]:
+        return await self.queue.store.settle(self.queue.tenant, settles)
+
+    async def _give_back(self, held: InHand) -> None:
+        await self._settle(held, Ending(How.RELEASE))
+        self._let_go(held)
+
+    def _let_go(self, held: InHand) -> None:
+        self._hand.remove(held)
+        if not len(self._hand):
+            self._idle.set()
+        if not self._reserve:
+            self._room.set()
+
+    def _count(self, held: InHand, ending: Ending, seconds: float) -> None:
+        job = held.leased.job
+        queue, type = ("queue", job.queue), ("type", job.type)
+        self.metrics.ended.count((queue, type, ("outcome", ending.how.value)))
+        self.metrics.run_seconds.observe((type,), seconds)
+        assert job.lease is not None
+        waited = (job.lease.taken_at - job.run_at).total_seconds()
+        self.metrics.wait_seconds.observe((queue,), waited if waited > 0 else 0.0)
