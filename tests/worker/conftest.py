@@ -36,7 +36,8 @@ def work(app: Penstock) -> Work:
         task = asyncio.create_task(
             run_worker(app, handle_signals=False, on_start=started.set_result, **options)
         )
-        await asyncio.wait([task, started], timeout=LONG, return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [task, started]
+        await asyncio.wait(both, timeout=LONG, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         now = Running(started.result(), task)

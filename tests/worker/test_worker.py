@@ -205,13 +205,14 @@ class TestArguments:
         @app.job(name="typed")
         async def typed(n: int, person: Person | None = None, ctx: JobContext | None = None) -> None: ...
 
-        for args, kwargs, field, says in [
+        cases: list[tuple[tuple[Any, ...], dict[str, Any], str, str]] = [
             ((), {}, "arguments", "missing a required argument: 'n'"),
             ((), {"n": 1, "colour": "red"}, "arguments", "unexpected keyword argument 'colour'"),
             (("one",), {}, "n", "Expected int, got str"),
             ((1,), {"person": {"name": "Ada", "born": "never"}}, "person", "born"),
             ((object(),), {}, "payload", "be JSON"),
-        ]:
+        ]
+        for args, kwargs, field, says in cases:
             with pytest.raises(InvalidInput, match=says) as caught:
                 await typed.enqueue(*args, **kwargs)
             assert caught.value.facts["field"] == field

@@ -61,3 +61,71 @@ def migrate(url: str | None, as_sql: bool, check: bool) -> None:
     if as_sql and check:
         raise click.UsageError("--sql and --check exclude each other")
     run(url, as_sql=as_sql, check=check)
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "-q",
+    "--queues",
+    help="Queues or patterns, with weights: emails=3,reports*. By default, those of the handlers.",
+)
+@click.option(
+    "-c",
+    "--concurrency",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Handlers at once, in each process.",
+)
+@click.option(
+    "-p", "--processes", default=1, show_default=True, type=click.IntRange(1, 256), help="Worker processes."
+)
+@click.option(
+    "--grace",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds that running handlers have to finish after SIGTERM.",
+)
+@click.option(
+    "--lease", type=click.FloatRange(1), help="Seconds of a lease; by default, what each queue is set to."
+)
+@click.option("--name", help="What this worker is called; by default, host and process.")
+def worker(
+    target: str,
+    queues: str | None,
+    concurrency: int,
+    processes: int,
+    grace: float,
+    lease: float | None,
+    name: str | None,
+) -> None:
+    """Run the jobs of an app.
+
+    SIGTERM or Ctrl-C: lease no more, give back what has not begun, let running handlers finish within the grace period, then
+    cancel them and give their jobs back. A second signal hurries. Exits with 0 when all had finished, 3 when the grace
+    period was over, 4 when it was hurried, 70 when a process crashed while it ended.
+    """
+    from penstock.cli.loading import load_app
+    from penstock.cli.worker import Watch, leave, work
+
+    app = load_app(target)
+    if processes > 1:
+        click.echo(f"{processes} workers for {target}", err=True)
+        if name is not None:
+            raise click.UsageError("--name is for one process: each worker has a name of its own")
+        options = {
+            "--queues": queues,
+            "--concurrency": concurrency,
+            "--grace": grace,
+            "--lease": lease,
+            "--name": name,
+        }
+        given = [
+            text for option, value in options.items() if value is not None for text in (option, str(value))
+        ]
+        leave(Watch([sys.executable, "-m", "penstock", "worker", target, *given], processes).run())
+    leave(
+        work(app, queues=queues, concurrency=concurrency, grace_seconds=grace, lease_seconds=lease, name=name)
+    )

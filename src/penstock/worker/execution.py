@@ -7,6 +7,7 @@ import logging
 import traceback
 from contextvars import ContextVar
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -70,8 +71,7 @@ def run_blocking(handler: Handler, context: JobContext) -> Ending:
 
 def _begin(context: JobContext) -> Logs:
     """From here on what is logged belongs to this attempt."""
-    if _catcher not in _root.handlers:
-        _root.addHandler(_catcher)
+    _catch()
     logs = Logs()
     current.set(context)
     _logs.set(logs)
@@ -178,19 +178,26 @@ class Logs:
 _logs: ContextVar[Logs | None] = ContextVar("penstock_logs", default=None)
 
 
-class _Catcher(logging.Handler):
-    """Hands every record to the attempt in whose context it was logged, if there is one."""
+_formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
-    def emit(self, record: logging.LogRecord) -> None:
+
+@cache
+def _catch() -> None:
+    """See every record that is made, from now on, and keep those made for an attempt.
+
+    Where records are made, and not as a handler: a handler on the root logger would keep `logging.basicConfig` from
+    working, and warnings from being shown where nobody has set logging up.
+    """
+    make = logging.getLogRecordFactory()
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
         logs = _logs.get()
         if logs is not None:
             try:
-                logs.add(self.format(record))
+                logs.add(_formatter.format(record))
             except Exception:
-                self.handleError(record)
+                logs.add(f"{record.levelname} {record.name}: a message that cannot be formatted")
+        return record
 
-
-_catcher = _Catcher(logging.INFO)
-_catcher.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-
-_root = logging.getLogger()
+    logging.setLogRecordFactory(make_and_keep)

@@ -1,0 +1,119 @@
+"""`penstock worker`: one process that works, or one that watches over several."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from penstock import Penstock
+from penstock.app.running import run_worker
+from penstock.worker.worker import Stopped, Worker
+
+logger = logging.getLogger("penstock")
+
+WATCHED = "PENSTOCK_WATCHED"
+"""Set for a worker whose parent watches over it: it ends when its standard input does, and so with its parent."""
+CRASHED = 70
+FIRST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
+
+
+def work(app: Penstock, **options: Any) -> int:
+    """Run a worker in this process until it is told to end; its exit code."""
+    stopped = asyncio.run(_work(app, options))
+    return int(stopped)
+
+
+async def _work(app: Penstock, options: dict[str, Any]) -> Stopped:
+    def started(worker: Worker) -> None:
+        if os.environ.get(WATCHED):
+            _end_with_parent(worker)
+        logger.info("worker %s is at work", worker.name)
+
+    try:
+        return await run_worker(app, handle_signals=True, on_start=started, **options)
+    finally:
+        await app.close()
+
+
+def _end_with_parent(worker: Worker) -> None:
+    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def heard() -> None:
+        if not os.read(stdin, 1024):
+            loop.remove_reader(stdin)
+            worker.stop()
+
+    loop.add_reader(stdin, heard)
+
+
+def leave(code: int) -> None:
+    """Exit, though a handler may still be stuck in a thread: its job was given back."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name.startswith("penstock handler") for thread in threading.enumerate()):
+        os._exit(code)
+    sys.exit(code)
+
+
+class Watch:
+    """Runs several workers as processes of their own: starts again what crashed, and passes signals on."""
+
+    def __init__(self, command: Sequence[str], processes: int) -> None:
+        self._command = list(command)
+        self._processes = processes
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._codes: list[int] = []
+        self._crashes = 0
+        self._stops = 0
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        for _ in range(self._processes):
+            self._start()
+        while self._children:
+            pid, status = os.waitpid(-1, 0)
+            child = self._children.pop(pid, None)
+            if child is None:
+                continue
+            child.returncode = os.waitstatus_to_exitcode(status)
+            assert child.stdin is not None
+            child.stdin.close()
+            if self._stops:
+                self._codes.append(child.returncode)
+            else:
+                self._replace(child)
+        return max((code if code >= 0 else CRASHED for code in self._codes), default=0)
+
+    def _start(self) -> None:
+        # A session of their own: Ctrl-C at a terminal reaches them through us, once.
+        child = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, env={**os.environ, WATCHED: "1"}, start_new_session=True
+        )
+        self._children[child.pid] = child
+
+    def _replace(self, child: subprocess.Popen[bytes]) -> None:
+        self._crashes += 1
+        pause = min(FIRST_SECONDS * 2 ** (self._crashes - 1), LONGEST_SECONDS)
+        logger.error(
+            "worker process %d ended with %s; another starts in %.1f s", child.pid, child.returncode, pause
+        )
+        deadline = time.monotonic() + pause
+        while not self._stops and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))  # a signal ends the wait at the next look
+        if not self._stops:
+            self._start()
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stops += 1
+        for child in list(self._children.values()):
+            child.send_signal(signal.SIGTERM)
