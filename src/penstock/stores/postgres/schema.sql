@@ -132,6 +132,7 @@ CREATE TABLE penstock.migration (
     number integer NOT NULL,
     name text NOT NULL,
     checksum text NOT NULL,
+    old_workers_may_run boolean NOT NULL,
     applied_at timestamp with time zone NOT NULL DEFAULT now(),
     CONSTRAINT migration_pkey PRIMARY KEY (number)
 );
