@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.memory import random_tokens
-from penstock.stores.postgres import rows
+from penstock.stores.postgres import days, rows
 from penstock.stores.postgres.connected import MOST_TRIES
 from penstock.stores.postgres.reading import Reading
 from penstock.stores.postgres.rules import Session, sql
@@ -48,6 +49,9 @@ Answers = list[Any]
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 _MARGIN = timedelta(seconds=1)
 """How much later than their own clocks tell transactions may commit without being overlooked until the next sweep."""
+
+_TEND_SECONDS = 600
+"""How often a process that sweeps looks after the days of the history."""
 
 
 class PostgresStore(Reading):
@@ -61,6 +65,7 @@ class PostgresStore(Reading):
         self._lanes: set[tuple[str, str, int]] = set()
         self._noticed: dict[str, datetime] = {}
         self._floors: dict[tuple[str, str, int], datetime] = {}
+        self._tend_at = 0.0
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -338,7 +343,18 @@ class PostgresStore(Reading):
         for row in tenants:
             one = await self._sweep(row["tenant"], limit - swept.pruned, exported_until)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
+        if monotonic() >= self._tend_at:
+            self._tend_at = monotonic() + _TEND_SECONDS
+            await self.tend()
         return swept
+
+    async def tend(self) -> None:
+        """Make the tables of the days ahead and drop those of days that no job needs; the sweep does it by itself."""
+
+        async def work(connection: Any) -> None:
+            await days.tend(connection, await self._now(connection))
+
+        await self._reach(work)
 
     async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
         swept = await self._catch_up(tenant)

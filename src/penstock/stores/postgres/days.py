@@ -1,0 +1,81 @@
+"""History comes and goes by the day: tables for the days ahead are made, those that no job needs any more are dropped."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from penstock.stores.postgres.rules import sql
+
+AHEAD = timedelta(days=7)
+"""How long before a day its tables are made: as long may no sweep pass without harm."""
+
+LOCK_MILLISECONDS = 100
+"""Everybody waits behind one who waits to change the tables: this long for each at most, then a later sweep tries again."""
+
+MOST_DEFAULT_BYTES = 256 * 1024 * 1024
+"""PostgreSQL reads all of the default partitions for each day that is made, and everybody waits meanwhile."""
+
+_NOT_NOW = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.QueryCanceledError,
+    asyncpg.InsufficientPrivilegeError,
+)
+
+logger = logging.getLogger("penstock.postgres")
+
+
+async def tend(connection: Any, now: datetime) -> None:
+    """Make the tables of today and the days ahead, and drop those of past days of which no job is left.
+
+    What cannot be done now waits for the next time: rows of a day without tables go to the default partitions, and a
+    day too many costs room and nothing else.
+    """
+    today = now.astimezone(UTC).date()
+    known = {row["day"]: row["is_over"] for row in await connection.fetch(sql("days"), today)}
+    wanted = [today + timedelta(days=ahead) for ahead in range(AHEAD.days + 1)]
+    try:
+        await _add(connection, [day for day in wanted if day not in known])
+        await _drop(connection, [day for day, is_over in known.items() if is_over])
+    except _NOT_NOW as error:
+        logger.warning("the days of the history stay as they are until a later sweep: %s", error)
+
+
+async def _add(connection: Any, days: list[date]) -> None:
+    if not days:
+        return
+    size = await connection.fetchval(
+        "SELECT sum(pg_relation_size(name)) FROM unnest('{penstock.job_default, penstock.attempt_default, penstock.change_default}'::regclass[]) AS name"
+    )
+    if size > MOST_DEFAULT_BYTES:
+        logger.warning(
+            "the default partitions hold %d MB: making the tables of a day would hold everybody up while PostgreSQL "
+            "reads them; do it at a quiet time: SELECT penstock.add_day('%s')", size // 2**20, days[0],
+        )  # fmt: skip
+        return
+    for day in days:
+        if await _alone(connection, "SELECT penstock.add_day($1)", day) is False:
+            logger.warning("the day %s gets no tables: too many of its rows are in the default ones", day)
+
+
+async def _drop(connection: Any, days: list[date]) -> None:
+    for day in days:
+        if await _alone(connection, "SELECT penstock.drop_day($1)", day):
+            logger.info("dropped the history of %s", day)
+
+
+async def _alone(connection: Any, statement: str, day: date) -> bool | None:
+    """What the statement says; None, and nothing is done, while another process is at it."""
+    # Read committed, whatever the role's default: what was done before the lock was had must be seen.
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
+        if not await connection.fetchval(
+            "SELECT pg_try_advisory_xact_lock(hashtextextended('penstock days', 0))"
+        ):
+            return None
+        done: bool = await connection.fetchval(statement, day)
+        return done
