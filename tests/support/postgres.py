@@ -11,6 +11,7 @@ from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -50,6 +51,14 @@ def server_url() -> str:
     return server.url
 
 
+@cache
+def other_url() -> str:
+    """The URL of a second database beside it, for tests that change the tables themselves."""
+    url = server_url()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(_prepare_other(url))).result()
+
+
 async def _prepare(url: str) -> None:
     await migrate(url)
     connection = await asyncpg.connect(url)
@@ -58,6 +67,16 @@ async def _prepare(url: str) -> None:
     # So that the jobs of fake clocks are in the tables of a day too, and what is left of them outlives them.
     await connection.execute("SELECT penstock.add_day($1)", START.date())
     await connection.close()
+
+
+async def _prepare_other(url: str) -> str:
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE DATABASE other")
+    await connection.execute("ALTER DATABASE other SET synchronous_commit = off")
+    await connection.close()
+    other = urlsplit(url)._replace(path="/other").geturl()
+    await migrate(other)
+    return other
 
 
 class EmptyPostgresStore(PostgresStore):
