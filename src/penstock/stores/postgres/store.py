@@ -65,6 +65,7 @@ class PostgresStore(Reading):
         self._lanes: set[tuple[str, str, int]] = set()
         self._noticed: dict[str, datetime] = {}
         self._floors: dict[tuple[str, str, int], datetime] = {}
+        self._window = days.Window()
         self._tend_at = 0.0
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
@@ -120,13 +121,14 @@ class PostgresStore(Reading):
             found = await self._fetch(
                 sql("lease"), tenant, request.queue, self._given_now(), request.limit,
                 list(islice(self._tokens, request.limit)), request.worker, request.seconds, self._noticed_until(tenant),
+                *self._window.of((tenant, request.queue)),
             )  # fmt: skip
             if found and found[0]["overdue"]:
                 await self._catch_up(tenant)
                 continue
             if found and found[0]["governed"]:
                 return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
-            jobs = [rows.leased_job(row) for row in found if row["id"] is not None]
+            jobs = await self._leased_jobs(tenant, request.queue, found)
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
             if found:
                 self._noticed[tenant] = found[0]["now"] - _MARGIN
@@ -135,6 +137,16 @@ class PostgresStore(Reading):
                 return await self._with_parents(tenant, jobs)
             return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
         return []
+
+    async def _leased_jobs(self, tenant: str, queue: str, found: Sequence[Any]) -> list[Job]:
+        leased = [row for row in found if row["id"] is not None]
+        outside = [row["id"] for row in leased if row["outside"]]
+        if leased:
+            self._window.saw((tenant, queue), leased[0]["now"], [row["id"] for row in leased], bool(outside))
+        if not outside:
+            return [rows.leased_job(row) for row in leased]
+        asked = {row["id"]: row for row in await self._fetch(sql("asked"), tenant, outside)}
+        return [rows.leased_job({**row, **asked.get(row["id"], {})}) for row in leased]
 
     def _noticed_until(self, tenant: str) -> datetime:
         """Up to when every lease that ran out is known to have been noticed, by us or by others."""
