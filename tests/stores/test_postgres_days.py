@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,7 @@ import pytest
 
 from penstock import JobNotFound, Queue
 from penstock.core.commands import Ack, Duplicate, Heartbeat
-from penstock.core.errors import ParentNotFound
+from penstock.core.errors import IdConflict, ParentNotFound
 from penstock.core.job import JobId, LeaseToken, Status
 from penstock.stores.postgres import days
 from penstock.stores.postgres.migrate import migrate
@@ -215,7 +216,7 @@ class TestDropping:
         await store.tend()
         await queue.configure("default", retention_seconds=timedelta(days=30).total_seconds())
         await state(queue)
-        clock.advance(days=1)
+        clock.set(START.replace(day=2, hour=0))
         await store.sweep(limit=100)
         await store.tend()
         assert day(0) in await days_of(database)
@@ -256,7 +257,7 @@ class TestDropping:
         clock.set(START.replace(hour=23, minute=59, second=59))
         assert (await store.sweep(limit=100)).pruned == 1
         await store.tend()
-        assert day(0) in await days_of(database)
+        assert (await places(database))["job"] == {"20260101": 1}
         clock.advance(seconds=1)
         await store.tend()
         assert day(0) not in await days_of(database)
@@ -289,6 +290,38 @@ class TestDropping:
         await store.tend()
         [change] = (await queue.history(name, "queue")).changes
         assert change.reason == "spring cleaning"
+
+
+@asynccontextmanager
+async def meanwhile(
+    url: str, database: Any, act: Callable[[], Awaitable[object]]
+) -> AsyncIterator[asyncio.Future[Any]]:
+    """What the block does is committed when what is done meanwhile waits for it."""
+    watcher, transaction = await asyncpg.connect(url), database.transaction()
+    acting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    try:
+        await transaction.start()
+        yield acting
+        task = asyncio.ensure_future(act())
+        async with asyncio.timeout(LONG):
+            while not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+                assert not task.done()
+            await transaction.commit()
+            acting.set_result(await task)
+    finally:
+        await watcher.close()
+
+
+async def put(database: Any, job_id: JobId, state: str, values: str) -> None:
+    """Make a job by hand, as a transaction that takes its time would."""
+    await database.execute(
+        """INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, created_at, scheduled_at)
+           VALUES ('default', $1, 'default', 't', '{}', 0, $2, $2)""",
+        job_id, START,
+    )  # fmt: skip
+    await database.execute(
+        f"INSERT INTO penstock.{state} VALUES ('default', $1, 'default', {values})", job_id, START
+    )
 
 
 class TestTogether:
@@ -347,31 +380,15 @@ class TestTogether:
     ) -> None:
         monkeypatch.setattr(days, "LOCK_MILLISECONDS", LONG * 1000)
         await store.tend()
-        watcher = await asyncpg.connect(url)
+        await database.execute("SELECT penstock.add_day($1)", day(8))  # so that it has nothing to do but drop
         clock.advance(days=1)
         late = counting_ids(START + timedelta(hours=1))()
-        transaction = database.transaction()
-        await transaction.start()
-        await database.execute(
-            """INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, created_at, scheduled_at)
-               VALUES ('default', $1, 'default', 't', '{}', 0, now(), now())""",
-            late,
-        )
-        await database.execute(
-            """INSERT INTO penstock.ready (tenant, id, queue, priority, run_at, scheduled_at)
-               VALUES ('default', $1, 'default', 0, $2, $2)""",
-            late,
-            START,
-        )
-        tending = asyncio.create_task(store.tend())
-        async with asyncio.timeout(LONG):
-            while not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
-                assert not tending.done()
-            await transaction.commit()
-            await tending
+        async with meanwhile(url, database, store.tend):
+            await put(
+                database, late, "ready (tenant, id, queue, priority, run_at, scheduled_at)", "0, $2, $2"
+            )
         assert day(0) in await days_of(database)
         assert (await queue.get(late)).status is Status.QUEUED
-        await watcher.close()
 
 
 @pytest.fixture(params=["in a day's tables", "in the default ones"])
@@ -432,6 +449,24 @@ class TestAgain:
         duplicates = [answer.duplicate for [answer] in answers]  # type: ignore[union-attr]
         assert sorted(duplicates, key=str) == sorted([None, *[Duplicate.ID] * 7], key=str)
         assert len(await queue.lease("anew", worker="w1", limit=9)) == 1
+
+    async def test_one_who_was_first_keeps_the_id_wherever_the_job_is_by_then(
+        self, store: PostgresStore, queue: Queue, database: Any, url: str
+    ) -> None:
+        await store.tend()
+        taken = counting_ids()()
+        other = Queue(store, ids=lambda: taken)
+        asked = other.new("other", unique_key="u")  # the long way
+        async with meanwhile(url, database, lambda: store.enqueue("default", [asked])) as enqueuing:
+            await put(
+                database, taken,
+                "lease (tenant, id, queue, priority, run_at, scheduled_at, attempts, leases, token, worker, taken_at, until, seconds)",
+                "0, $2, $2, 1, 1, 'token', 'w1', $2, $2::timestamptz + interval '1 hour', 3600",
+            )  # fmt: skip
+        [answer] = enqueuing.result()
+        assert isinstance(answer, IdConflict)
+        job = await queue.get(taken)
+        assert (job.asked.type, job.status) == ("t", Status.RUNNING)
 
 
 class TestDefault:

@@ -237,7 +237,9 @@ class TestDays:
         await thirty.line_up(thirty.ids[0], thirty.ids[1])
         window = days.Window()
         window.saw(("t", "q"), datetime.now(UTC), [], some_outside=False)
-        opened, read = await thirty.touched("lease", *LEASE_OF_Q, *(f"'{id}'" for id in window.of(("t", "q"))))
+        opened, read = await thirty.touched(
+            "lease", *LEASE_OF_Q, *(f"'{id}'" for id in window.of(("t", "q")))
+        )
         assert len(opened) == 3
         assert read == thirty.names("job", day=0) | thirty.names("job", day=1)
 
