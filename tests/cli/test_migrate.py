@@ -166,7 +166,7 @@ class TestRefusals:
     @pytest.mark.parametrize("how", [[], ["--check"], ["--sql"]], ids=str)
     async def test_a_newer_schema(self, url: str, connection: Connection, how: list[str]) -> None:
         await migrate(connection)
-        await connection.execute("INSERT INTO penstock.migration VALUES (9999, 'the_future', 'x')")
+        await connection.execute("INSERT INTO penstock.migration VALUES (9999, 'the_future', 'x', false)")
         done = penstock_migrate(*how, "--url", url)
         assert (done.returncode, done.stdout) == (4, "")
         assert re.search("9999_the_future.*upgrade the package", done.stderr)

@@ -261,16 +261,38 @@ class TestMigrate:
 
 
 class TestRefusals:
-    async def test_a_newer_schema_is_refused_with_what_to_do(
+    async def test_a_newer_schema_is_refused_with_what_to_do_if_old_workers_may_not_run(
+        self, connection: Connection, folder: Path
+    ) -> None:
+        written(folder, {"0003_lock.sql": NO, "0004_key.sql": YES})
+        await migrate(connection, folder)
+        before = await snapshot(connection)
+        for name in ("0004_key", "0003_lock", "0002_lid"):
+            (folder / f"{name}.sql").unlink()
+        for refusing in (migrate, pending, check):
+            with pytest.raises(SchemaTooNew, match=r"0003_lock.* none after 0001_box.*; upgrade the package"):
+                await refusing(connection, folder)
+        assert await snapshot(connection) == before
+
+    async def test_a_newer_schema_beside_which_old_workers_may_run_is_not(
+        self, connection: Connection, folder: Path
+    ) -> None:
+        written(folder, {"0003_more.sql": YES})
+        await migrate(connection, folder)
+        (folder / "0003_more.sql").unlink()
+        (folder / "0002_lid.sql").unlink()
+        await check(connection, folder)  # a worker of before the deploy starts again
+        assert await migrate(connection, folder) == []
+        assert await recorded(connection) == [(1, "box"), (2, "lid"), (3, "more")]
+
+    async def test_a_newer_schema_that_began_otherwise_is_refused_all_the_same(
         self, connection: Connection, folder: Path
     ) -> None:
         await migrate(connection, folder)
-        before = await snapshot(connection)
         (folder / "0002_lid.sql").unlink()
-        for refusing in (migrate, pending, check):
-            with pytest.raises(SchemaTooNew, match=r"0002_lid.* none after 0001_box.*; upgrade the package"):
-                await refusing(connection, folder)
-        assert await snapshot(connection) == before
+        written(folder, {"0001_box.sql": f"{BOX} "})
+        with pytest.raises(MigrationChanged, match="0001_box"):
+            await check(connection, folder)
 
     async def test_a_migration_changed_after_it_was_applied_is_refused(
         self, connection: Connection, folder: Path

@@ -133,7 +133,7 @@ class TestHungConnection:
 class TestOtherSchemas:
     async def test_a_newer_schema_is_refused_with_what_to_do(self, queue: Queue, database: Any) -> None:
         await database.execute(
-            "INSERT INTO penstock.migration (number, name, checksum) VALUES (9999, 'later', 'x')"
+            "INSERT INTO penstock.migration (number, name, checksum, old_workers_may_run) VALUES (9999, 'later', 'x', false)"
         )
         try:
             with pytest.raises(SchemaTooNew, match="upgrade"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
+from penstock.stores.postgres import days
 from penstock.stores.postgres.rules import sql
-from support.postgres import TABLES, server_url
+from support.postgres import TABLES, other_url, server_url
 
 JOBS = 20_000
 HOT = {"job", "ready", "lease", "parked", "done", "attempt"}
@@ -74,6 +77,8 @@ LEASE = [
     "'t'", "'deep'", "NULL::timestamptz", "100", "(SELECT array_agg('token-' || n) FROM generate_series(1, 100) AS n)", "'w'",
     "NULL::float8",
     "'-infinity'::timestamptz",
+    "'00000000-0000-0000-0000-000000000000'::uuid",
+    "'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid",
 ]  # fmt: skip
 
 
@@ -125,3 +130,137 @@ class TestPlans:
             await database.execute(
                 "ANALYZE penstock.job, penstock.ready, penstock.lease, penstock.parked, penstock.done"
             )
+
+
+DAYS = 30
+
+
+class Thirty:
+    """A database with thirty days and a job leased on each, and how a statement fares there."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.today = datetime.now(UTC).date()
+        self.days = [self.today - timedelta(days=number) for number in range(DAYS)]
+        self.ids = [UUID(int=days.first_id(day).int + 7) for day in self.days]
+
+    async def fill(self) -> None:
+        await self.connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
+        for day in self.days:
+            assert await self.connection.fetchval("SELECT penstock.add_day($1)", day)
+        await self.connection.execute(
+            """INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, created_at, scheduled_at)
+               SELECT 't', id, 'q', 'x', '{}', 0, now(), now() FROM unnest($1::uuid[]) AS id""",
+            self.ids,
+        )
+        await self.connection.execute(
+            """INSERT INTO penstock.lease (tenant, id, queue, priority, run_at, scheduled_at, attempts, leases, token, worker,
+                                           taken_at, until, seconds)
+               SELECT 't', id, 'q', 0, now(), now(), 1, 1, 'token', 'w', now(), now() + interval '1 hour', 3600
+               FROM unnest($1::uuid[]) AS id""",
+            self.ids,
+        )
+        await self.connection.execute(
+            """INSERT INTO penstock.queue (tenant, name, settings) VALUES ('t', 'q', '{}');
+               INSERT INTO penstock.lane (tenant, queue, priority) VALUES ('t', 'q', 0)"""
+        )
+
+    async def line_up(self, *ids: UUID) -> None:
+        await self.connection.execute("DELETE FROM penstock.lease WHERE id = ANY ($1::uuid[])", ids)
+        await self.connection.execute(
+            """INSERT INTO penstock.ready (tenant, id, queue, priority, run_at, scheduled_at)
+               SELECT 't', id, 'q', 0, now(), now() FROM unnest($1::uuid[]) AS id""",
+            ids,
+        )
+
+    async def touched(self, name: str, *values: str) -> tuple[set[str], set[str]]:
+        """The partitions that a statement opened, and those that it looked into, under the plan for any values."""
+        await self.connection.execute(f"DEALLOCATE ALL; PREPARE hot AS {sql(name)}")
+        transaction = self.connection.transaction()
+        await transaction.start()
+        text = await self.connection.fetchval(
+            f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE hot ({', '.join(values)})"
+        )
+        await transaction.rollback()
+        scans = [
+            node
+            for node in nodes(json.loads(text)[0]["Plan"])
+            if re.fullmatch(r"(job|attempt|change)_(\d{8}|default)", node.get("Relation Name", ""))
+        ]
+        opened = {node["Relation Name"] for node in scans}
+        return opened, {node["Relation Name"] for node in scans if node["Actual Loops"]}
+
+    def names(self, *tables: str, day: int) -> set[str]:
+        return {f"{table}_{self.days[day]:%Y%m%d}" for table in tables}
+
+
+@pytest.fixture
+async def thirty() -> AsyncIterator[Thirty]:
+    connection = await asyncpg.connect(
+        other_url(),
+        statement_cache_size=0,
+        server_settings={
+            "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
+            "enable_sort": "off",
+            "plan_cache_mode": "force_generic_plan",
+        },
+    )
+    filled = Thirty(connection)
+    await filled.fill()
+    yield filled
+    await connection.close()
+
+
+class TestDays:
+    """With thirty days present, a statement looks into those of its jobs only."""
+
+    async def test_an_enqueue_reads_none(self, thirty: Thirty) -> None:
+        new = UUID(int=thirty.ids[0].int + 1)
+        values = (
+            "'t'", "NULL", f"'{{{new}}}'", "'{q}'", "'{x}'", "ARRAY['{}'::json]", "'{0}'", "'{NULL}'", "'{NULL}'", "'{NULL}'",
+            "'{NULL}'",
+        )  # fmt: skip
+        assert await thirty.touched("enqueue", *values) == (set(), set())
+
+    async def test_an_ack_reads_none(self, thirty: Thirty) -> None:
+        values = ("'t'", "NULL", f"'{{{thirty.ids[9]}}}'", "'{token}'", "'{null}'")
+        assert await thirty.touched("ack", *values) == (set(), set())
+
+    async def test_a_heartbeat_reads_none(self, thirty: Thirty) -> None:
+        values = ("'t'", "NULL", f"'{{{thirty.ids[9]}}}'", "'{token}'", "'{NULL}'", "'{NULL}'")
+        assert await thirty.touched("heartbeat", *values) == (set(), set())
+
+    async def test_whether_a_job_is_known_reads_none(self, thirty: Thirty) -> None:
+        assert await thirty.touched("known", "'t'", f"'{{{thirty.ids[9]}}}'") == (set(), set())
+
+    async def test_a_lease_of_recent_jobs_opens_only_the_last_days(self, thirty: Thirty) -> None:
+        await thirty.line_up(thirty.ids[0], thirty.ids[1])
+        window = days.Window()
+        window.saw(("t", "q"), datetime.now(UTC), [], some_outside=False)
+        opened, read = await thirty.touched(
+            "lease", *LEASE_OF_Q, *(f"'{id}'" for id in window.of(("t", "q")))
+        )
+        assert len(opened) == 3
+        assert read == thirty.names("job", day=0) | thirty.names("job", day=1)
+
+    async def test_a_lease_of_any_job_reads_only_its_day(self, thirty: Thirty) -> None:
+        await thirty.line_up(thirty.ids[20])
+        _, read = await thirty.touched("lease", *LEASE_OF_Q, *(f"'{id}'" for id in days.EVERY_ID))
+        assert read == thirty.names("job", day=20)
+
+    @pytest.mark.parametrize(
+        ("name", "tables"), [("load", ["job", "attempt"]), ("asked", ["job"]), ("attempts", ["attempt"])]
+    )
+    async def test_looking_jobs_up_reads_only_their_days(
+        self, thirty: Thirty, name: str, tables: list[str]
+    ) -> None:
+        _, read = await thirty.touched(name, "'t'", f"'{{{thirty.ids[3]}, {thirty.ids[20]}}}'")
+        assert read == thirty.names(*tables, day=3) | thirty.names(*tables, day=20)
+
+    async def test_the_changes_to_a_job_are_read_in_its_day_only(self, thirty: Thirty) -> None:
+        _, read = await thirty.touched("changes", "'t'", "'{job}'", f"'{{{thirty.ids[3]}}}'")
+        assert read == thirty.names("change", day=3)
+
+
+LEASE_OF_Q = ["'t'", "'q'", "NULL", "2", "'{a, b}'", "'w'", "NULL", "'-infinity'"]

@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -22,7 +24,7 @@ from penstock.stores.postgres.embedded import start
 from penstock.stores.postgres.migrate import migrate
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
-from penstock.testing import FakeClock
+from penstock.testing import START, FakeClock
 
 TABLES = [
     "job",
@@ -56,11 +58,21 @@ def server_url() -> str:
     return server.url
 
 
+@cache
+def other_url() -> str:
+    """The URL of a second database beside it, for tests that change the tables themselves."""
+    url = server_url()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(_prepare_other(url))).result()
+
+
 async def _prepare(url: str) -> None:
     await migrate(url)
     connection = await asyncpg.connect(url)
     # What is tested here is not the disk.
     await connection.execute("ALTER DATABASE penstock SET synchronous_commit = off")
+    # So that the jobs of fake clocks are in the tables of a day too, and what is left of them outlives them.
+    await connection.execute("SELECT penstock.add_day($1)", START.date())
     await connection.close()
 
 
@@ -71,11 +83,22 @@ async def emptied() -> None:
     await connection.close()
 
 
+async def _prepare_other(url: str) -> str:
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE DATABASE other")
+    await connection.execute("ALTER DATABASE other SET synchronous_commit = off")
+    await connection.close()
+    other = urlsplit(url)._replace(path="/other").geturl()
+    await migrate(other)
+    return other
+
+
 class EmptyPostgresStore(PostgresStore):
     """A store whose tables are emptied when it is opened."""
 
     def __init__(self, clock: FakeClock | None) -> None:
         super().__init__(server_url(), clock, connections=4, wakeups=NoWakeups())
+        self._tend_at = inf  # the next test needs the same days; test_postgres_days.py is about them
 
     async def pool(self) -> Any:
         if self._pool is None:

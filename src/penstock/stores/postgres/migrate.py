@@ -1,7 +1,7 @@
 """Brings the schema `penstock` of a database up to date: numbered files of plain SQL, each applied once, in order.
 
 SchemaError
-├── SchemaTooNew            the database is ahead of this package
+├── SchemaTooNew            the database is ahead of this package, and not by harmless steps
 ├── SchemaTooOld            the database is behind this package
 ├── MigrationChanged        what was applied is not what this package has
 ├── MigrationFailed         the database refused a migration
@@ -49,6 +49,8 @@ DO $$ BEGIN
             number     integer     PRIMARY KEY,
             name       text        NOT NULL,
             checksum   text        NOT NULL,
+            -- What the file's first line says: whoever does not know the file has to be told by the database.
+            old_workers_may_run boolean NOT NULL,
             applied_at timestamptz NOT NULL DEFAULT now()
         );
     END IF;
@@ -63,15 +65,16 @@ class SchemaError(PenstockError):
 
 
 class SchemaTooNew(SchemaError):
-    """A newer Penstock has migrated this database. Upgrade the package here; nothing was changed."""
+    """A newer Penstock has changed this database so that this version may not use it. Upgrade the package here."""
 
     code = "schema_too_new"
 
-    def __init__(self, newest: str, known: str) -> None:
+    def __init__(self, unfit: str, known: str) -> None:
         super().__init__(
-            f"the database has the migration {newest}, but this version of penstock knows none after {known}; "
+            f"the database has the migration {unfit}, beside which old workers may not run, "
+            f"but this version of penstock knows none after {known}; "
             "upgrade the package: pip install --upgrade penstock",
-            newest=newest,
+            unfit=unfit,
             known=known,
         )
 
@@ -138,10 +141,12 @@ class Migration:
     @property
     def statements(self) -> str:
         """The file and its entry in the list. The entry is first: applied twice, it is the one to fail."""
-        entry = f"{self.number}, '{self.name}', '{self.checksum}'"
+        may_run = str(self.old_workers_may_run).lower()
+        entry = f"{self.number}, '{self.name}', '{self.checksum}', {may_run}"
         body = self.sql.rstrip()
         end = "" if body.endswith(";") else "\n;"
-        return f"INSERT INTO penstock.migration (number, name, checksum) VALUES ({entry});\n\n{body}{end}\n"
+        columns = "number, name, checksum, old_workers_may_run"
+        return f"INSERT INTO penstock.migration ({columns}) VALUES ({entry});\n\n{body}{end}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,7 @@ class Applied:
     number: int
     name: str
     checksum: str
+    old_workers_may_run: bool
 
 
 def load(folder: Traversable = FOLDER) -> list[Migration]:
@@ -194,7 +200,11 @@ async def pending(connection: Connection, folder: Traversable = FOLDER) -> list[
 
 
 async def check(connection: Connection, folder: Traversable = FOLDER) -> None:
-    """Refuse a database whose schema is not the one this version is written for."""
+    """Refuse a database whose schema this version cannot work on.
+
+    A newer one will do if each of its migrations says that old workers may keep running: in a rolling deploy some
+    of them start again after the database was migrated.
+    """
     if lacking := await pending(connection, folder):
         raise SchemaTooOld(", ".join(each.label for each in lacking))
 
@@ -260,15 +270,18 @@ async def _transaction(connection: Connection) -> AsyncIterator[None]:
 async def _applied(connection: Connection) -> list[Applied]:
     if await connection.fetchval("SELECT to_regclass('penstock.migration') IS NULL"):
         return []
-    rows = await connection.fetch("SELECT number, name, checksum FROM penstock.migration ORDER BY number")
-    return [Applied(row["number"], row["name"], row["checksum"]) for row in rows]
+    rows = await connection.fetch(
+        "SELECT number, name, checksum, old_workers_may_run FROM penstock.migration ORDER BY number"
+    )
+    return [Applied(**row) for row in rows]
 
 
 def _compare(applied: Sequence[Applied], known: Sequence[Migration]) -> list[Migration]:
-    """The migrations not applied yet. What was applied must be the beginning of what is known."""
-    if applied and applied[-1].number > len(known):
-        newest = known[-1].label if known else "the empty schema"
-        raise SchemaTooNew(_label(applied[-1].number, applied[-1].name), newest)
+    """The migrations not applied yet. What was applied must begin as what is known does, and go on harmlessly."""
+    for each in applied:
+        if each.number > len(known) and not each.old_workers_may_run:
+            newest = known[-1].label if known else "the empty schema"
+            raise SchemaTooNew(_label(each.number, each.name), newest)
     for was, now in zip(applied, known, strict=False):
         if (was.number, was.checksum) != (now.number, now.checksum):
             raise MigrationChanged(now.label)

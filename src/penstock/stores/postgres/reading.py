@@ -32,14 +32,10 @@ class Reading(Connected):
         await self._catch_up(tenant)
         ids = [name for kind, name in subjects if kind == "job"]
         known = await self._known(tenant, ids)
-        attempts = await self._fetch(
-            "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[])", tenant, ids
-        )
+        attempts = await self._fetch(sql("attempts"), tenant, ids)
         changes = await self._fetch(
-                """SELECT c.* FROM penstock.change c JOIN unnest($2::text[], $3::text[]) AS g (kind, name) USING (kind, name)
-                   WHERE c.tenant = $1""",
-                tenant, [kind for kind, _ in subjects], [name for _, name in subjects],
-            )  # fmt: skip
+            sql("changes"), tenant, [kind for kind, _ in subjects], [name for _, name in subjects]
+        )
         lines: dict[tuple[str, str], list[tuple[int, Record]]] = {}
         for row in attempts:
             lines.setdefault(("job", str(row["job_id"])), []).append((row["seq"], rows.to_attempt(row)))
@@ -106,10 +102,7 @@ class Reading(Connected):
     async def _known(self, tenant: str, ids: Sequence[str]) -> set[str]:
         if not ids:
             return set()
-        found = await self._fetch(
-            "SELECT id FROM penstock.job WHERE tenant = $1 AND id = ANY ($2::uuid[])", tenant, ids
-        )
-        return {str(row["id"]) for row in found}
+        return {str(row["id"]) for row in await self._fetch(sql("known"), tenant, ids)}
 
     async def _schedules(self, connection: Any, tenant: str) -> list[Schedule]:
         found = await connection.fetch(

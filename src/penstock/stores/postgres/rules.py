@@ -149,12 +149,7 @@ class Session:
         """The attempts by which a repeated settle is known."""
         if not ids:
             return
-        found = await self.connection.fetch(
-            "SELECT * FROM penstock.attempt WHERE tenant = $1 AND job_id = ANY ($2::uuid[]) ORDER BY seq",
-            self.tenant,
-            ids,
-        )
-        for row in found:
+        for row in await self.connection.fetch(sql("attempts"), self.tenant, ids):
             attempt = rows.to_attempt(row)
             self.rules.ledger.trails.setdefault(("job", attempt.job_id), []).append(attempt)
 
@@ -209,10 +204,7 @@ class Session:
         changed = [(old, ledger.jobs[job_id]) for job_id, old in ledger.before.items()]
         new = [job for old, job in changed if old is None]
         await self.lock_orders(job for _, job in changed)
-        if new:
-            await self.connection.execute(
-                sql("ask"), self.tenant, self.now, *map(list, zip(*map(rows.asked_row, new), strict=True))
-            )
+        await self._ask(new)
         await self._link(new)
         await self._move(changed)
         await self._hold(changed)
@@ -239,6 +231,26 @@ class Session:
             await self.connection.execute(
                 "SELECT penstock.lower($1, $2, $3, $4)", self.tenant, *map(list, zip(*lined_up, strict=True))
             )
+
+    async def _ask(self, new: Sequence[Job]) -> None:
+        taken = await self._asked(new)
+        if not taken:
+            return
+        # Either somebody was first, or an earlier job of that id has left and its day is still here. Removed first, then
+        # looked at: who holds those rows is alone with the ids, and if somebody was first nothing of this is kept.
+        ids = [job.id for job in taken]
+        await self.connection.execute(sql("forget"), self.tenant, ids)
+        if await self.connection.fetch(sql("known"), self.tenant, ids) or await self._asked(taken):
+            raise Moved
+
+    async def _asked(self, new: Sequence[Job]) -> list[Job]:
+        """Write down what was asked; gives those whose id is taken."""
+        if not new:
+            return []
+        columns = map(list, zip(*map(rows.asked_row, new), strict=True))
+        made = await self.connection.fetch(sql("ask"), self.tenant, self.now, *columns)
+        written = {str(row["id"]) for row in made}
+        return [job for job in new if job.id not in written]
 
     async def know_queues(self, lanes: set[tuple[str, int]]) -> None:
         """See to it that queues and priorities that are used for the first time are known to all."""

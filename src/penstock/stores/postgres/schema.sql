@@ -18,13 +18,15 @@ CREATE TABLE penstock.attempt (
     result text,
     logs text,
     CONSTRAINT attempt_pkey PRIMARY KEY (tenant, job_id, number)
-);
+) PARTITION BY RANGE (job_id);
+
+CREATE TABLE penstock.attempt_default PARTITION OF penstock.attempt DEFAULT;
 
 CREATE TABLE penstock.change (
     seq bigint NOT NULL DEFAULT nextval('penstock.record_seq'::regclass),
     tenant text NOT NULL,
-    kind text NOT NULL,
-    name text NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
     at timestamp with time zone NOT NULL,
     verb text NOT NULL,
     actor text NOT NULL,
@@ -32,7 +34,9 @@ CREATE TABLE penstock.change (
     status text,
     detail json,
     CONSTRAINT change_pkey PRIMARY KEY (tenant, kind, name, seq)
-);
+) PARTITION BY RANGE (kind, name);
+
+CREATE TABLE penstock.change_default PARTITION OF penstock.change DEFAULT;
 
 CREATE TABLE penstock.done (
     tenant text NOT NULL,
@@ -83,7 +87,9 @@ CREATE TABLE penstock.job (
     created_at timestamp with time zone NOT NULL,
     scheduled_at timestamp with time zone NOT NULL,
     CONSTRAINT job_pkey PRIMARY KEY (tenant, id)
-);
+) PARTITION BY RANGE (id);
+
+CREATE TABLE penstock.job_default PARTITION OF penstock.job DEFAULT;
 
 CREATE TABLE penstock.key_use (
     tenant text NOT NULL,
@@ -140,6 +146,7 @@ CREATE TABLE penstock.migration (
     number integer NOT NULL,
     name text NOT NULL,
     checksum text NOT NULL,
+    old_workers_may_run boolean NOT NULL,
     applied_at timestamp with time zone NOT NULL DEFAULT now(),
     CONSTRAINT migration_pkey PRIMARY KEY (number)
 );
@@ -337,6 +344,50 @@ CREATE VIEW penstock.job_now AS
           WHERE d.tenant = j.tenant AND d.id = j.id) s
      LEFT JOIN penstock.attempt a ON s.status = 'succeeded'::text AND a.tenant = j.tenant AND a.job_id = j.id AND a.number = s.leases;
 
+CREATE OR REPLACE FUNCTION penstock.add_day(day date, most integer DEFAULT 1000)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+    lowest uuid := penstock.first_id(day);
+    beyond uuid := penstock.first_id(day + 1);
+    suffix text := to_char(day, 'YYYYMMDD');
+    found  bigint;
+    wide   text;
+    span   text;
+    bounds text;
+BEGIN
+    IF to_regclass('penstock.job_' || suffix) IS NOT NULL THEN
+        RETURN true;
+    END IF;
+    SELECT count(*) INTO found FROM (
+        (SELECT FROM penstock.job_default WHERE id >= lowest AND id < beyond LIMIT most + 1)
+        UNION ALL
+        (SELECT FROM penstock.attempt_default WHERE job_id >= lowest AND job_id < beyond LIMIT most + 1)
+        UNION ALL
+        (SELECT FROM penstock.change_default
+         WHERE kind = 'job' AND name >= lowest::text AND name < beyond::text LIMIT most + 1)
+    ) AS rows;
+    IF found > most THEN
+        RETURN false;
+    END IF;
+    -- From the parents down, in the order in which everybody reads them: one who writes meanwhile would be sent astray.
+    LOCK TABLE ONLY penstock.job, ONLY penstock.attempt, ONLY penstock.change IN ACCESS EXCLUSIVE MODE;
+    FOR wide, span, bounds IN VALUES
+        ('job', format('id >= %L AND id < %L', lowest, beyond), format('FROM (%L) TO (%L)', lowest, beyond)),
+        ('attempt', format('job_id >= %L AND job_id < %L', lowest, beyond), format('FROM (%L) TO (%L)', lowest, beyond)),
+        ('change', format('kind = ''job'' AND name >= %L AND name < %L', lowest, beyond),
+                   format('FROM (''job'', %L) TO (''job'', %L)', lowest, beyond))
+    LOOP
+        EXECUTE format('CREATE TABLE penstock.%1$s_%2$s (LIKE penstock.%1$s INCLUDING ALL)', wide, suffix);
+        EXECUTE format('WITH moved AS (DELETE FROM penstock.%1$s_default WHERE %3$s RETURNING *)
+                        INSERT INTO penstock.%1$s_%2$s SELECT * FROM moved', wide, suffix, span);
+        EXECUTE format('ALTER TABLE penstock.%1$s ATTACH PARTITION penstock.%1$s_%2$s FOR VALUES %3$s', wide, suffix, bounds);
+    END LOOP;
+    RETURN true;
+END $function$;
+
 CREATE OR REPLACE FUNCTION penstock.admit(of_tenant text, queues text[], ordering_keys text[])
  RETURNS TABLE(queue text, priority smallint, run_at timestamp with time zone, blocked boolean)
  LANGUAGE sql
@@ -362,6 +413,44 @@ AS $function$
       AND r.blocked <> (r.id IS DISTINCT FROM f.id)
     RETURNING r.queue, r.priority, r.run_at, r.blocked
 $function$;
+
+CREATE OR REPLACE FUNCTION penstock.day_is_needed(day date)
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE STRICT
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+    -- The first of each: asked whether one exists, the planner would read the whole table.
+    SELECT coalesce(
+        (SELECT id FROM penstock.ready WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.lease WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.parked WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.done WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1)
+    ) IS NOT NULL
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.drop_day(day date)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+    suffix text := to_char(day, 'YYYYMMDD');
+BEGIN
+    IF to_regclass('penstock.job_' || suffix) IS NULL THEN
+        RETURN false;
+    END IF;
+    -- First keep new jobs of that day out, which stops nobody else, then look: the look may take long, and it must see
+    -- whoever was just putting one in.
+    EXECUTE format('LOCK TABLE ONLY penstock.job_%s IN SHARE MODE', suffix);
+    IF penstock.day_is_needed(day) THEN
+        RETURN false;
+    END IF;
+    -- Now everybody waits, but only for the catalogue: files are removed after the locks are gone.
+    LOCK TABLE ONLY penstock.job, ONLY penstock.attempt, ONLY penstock.change IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('DROP TABLE penstock.job_%1$s, penstock.attempt_%1$s, penstock.change_%1$s', suffix);
+    RETURN true;
+END $function$;
 
 CREATE OR REPLACE FUNCTION penstock.enqueue(job jsonb, of_tenant text DEFAULT 'default'::text)
  RETURNS uuid
@@ -630,7 +719,14 @@ BEGIN
         INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, schedule, run_at, options, created_at, scheduled_at)
         VALUES (of_tenant, one.id, one.queue, one.type, one.payload::json, one.priority, one.key, one.schedule, one.run_at, one.options::json, moment, starts)
         ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN  -- somebody else's, committed while we waited for it: now it can be seen
+        IF NOT FOUND THEN
+            -- Either somebody else's, committed while we waited for it, which can be seen now; or what is left of one long gone.
+            PERFORM FROM penstock.job_now n WHERE n.tenant = of_tenant AND n.id = one.id;
+            IF NOT FOUND THEN
+                DELETE FROM penstock.attempt a WHERE a.tenant = of_tenant AND a.job_id = one.id;
+                DELETE FROM penstock.change c WHERE c.tenant = of_tenant AND c.kind = 'job' AND c.name = one.id::text;
+                DELETE FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = one.id;
+            END IF;
             SELECT * INTO job_id, duplicate, error, about FROM penstock.enqueue_one(of_tenant, moment, asked);
             RETURN;
         END IF;
@@ -696,6 +792,13 @@ BEGIN
     END IF;
 END
 $function$;
+
+CREATE OR REPLACE FUNCTION penstock.first_id(day date)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE STRICT
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$ SELECT (lpad(to_hex((day - '1970-01-01'::date) * 86400000::bigint), 12, '0') || repeat('0', 20))::uuid $function$;
 
 CREATE OR REPLACE FUNCTION penstock.know(of_tenant text, queues text[], priorities smallint[])
  RETURNS void

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.memory import random_tokens
-from penstock.stores.postgres import in_transaction, rows
+from penstock.stores.postgres import days, in_transaction, rows
 from penstock.stores.postgres.connected import MOST_TRIES
 from penstock.stores.postgres.reading import Reading
 from penstock.stores.postgres.rules import Session, sql
@@ -49,6 +50,9 @@ _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 _MARGIN = timedelta(seconds=1)
 """How much later than their own clocks tell transactions may commit without being overlooked until the next sweep."""
 
+_TEND_SECONDS = 600
+"""How often a process that sweeps looks after the days of the history."""
+
 
 class PostgresStore(Reading):
     """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
@@ -60,6 +64,8 @@ class PostgresStore(Reading):
         self._noticed: dict[str, datetime] = {}
         self._floors: dict[tuple[str, str, int], datetime] = {}
         self._governed: set[tuple[str, str]] = set()
+        self._window = days.Window()
+        self._tend_at = 0.0
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +134,7 @@ class PostgresStore(Reading):
             found = await self._fetch(
                 sql("lease"), tenant, request.queue, self._given_now(), request.limit,
                 list(islice(self._tokens, request.limit)), request.worker, request.seconds, self._noticed_until(tenant),
+                *self._window.of((tenant, request.queue)),
             )  # fmt: skip
             if found and found[0]["overdue"]:
                 await self._catch_up(tenant)
@@ -135,7 +142,7 @@ class PostgresStore(Reading):
             if found and found[0]["governed"]:
                 self._governed.add((tenant, request.queue))
                 return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
-            jobs = [rows.leased_job(row) for row in found if row["id"] is not None]
+            jobs = await self._leased_jobs(tenant, request.queue, found)
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
             if found:
                 self._noticed[tenant] = found[0]["now"] - _MARGIN
@@ -144,6 +151,16 @@ class PostgresStore(Reading):
                 return await self._with_parents(tenant, jobs)
             return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
         return []
+
+    async def _leased_jobs(self, tenant: str, queue: str, found: Sequence[Any]) -> list[Job]:
+        leased = [row for row in found if row["id"] is not None]
+        outside = [row["id"] for row in leased if row["outside"]]
+        if leased:
+            self._window.saw((tenant, queue), leased[0]["now"], [row["id"] for row in leased], bool(outside))
+        if not outside:
+            return [rows.leased_job(row) for row in leased]
+        asked = {row["id"]: row for row in await self._fetch(sql("asked"), tenant, outside)}
+        return [rows.leased_job({**row, **asked.get(row["id"], {})}) for row in leased]
 
     def _noticed_until(self, tenant: str) -> datetime:
         """Up to when every lease that ran out is known to have been noticed, by us or by others."""
@@ -362,7 +379,18 @@ class PostgresStore(Reading):
         for tenant in await self.tenants():
             one = await self._sweep(tenant, limit - swept.pruned, exported_until)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
+        if monotonic() >= self._tend_at:
+            self._tend_at = monotonic() + _TEND_SECONDS
+            await self.tend()
         return swept
+
+    async def tend(self) -> None:
+        """Make the tables of the days ahead and drop those of days that no job needs; the sweep does it by itself."""
+
+        async def work(connection: Any) -> None:
+            await days.tend(connection, await self._now(connection))
+
+        await self._reach(work)
 
     async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
         swept = await self._catch_up(tenant)

@@ -6,6 +6,10 @@
 --
 -- The keys of those four begin with the id, all other indexes with the tenant: a planner that believes a table empty
 -- then still has one index only to find a job by.
+--
+-- The wide tables (job, attempt, change) are partitioned by the day in a job's id, a UUIDv7: a day's history goes by
+-- dropping its tables, never row by row. Ids of no known day (clients may send any UUID) go to the DEFAULT partitions.
+-- All three are cut alike, so what belongs to one job is either in its day's tables or in the defaults.
 
 CREATE TABLE penstock.job (
     tenant       text        NOT NULL,
@@ -21,7 +25,9 @@ CREATE TABLE penstock.job (
     created_at   timestamptz NOT NULL,
     scheduled_at timestamptz NOT NULL,
     PRIMARY KEY (tenant, id)
-);
+) PARTITION BY RANGE (id);
+
+CREATE TABLE penstock.job_default PARTITION OF penstock.job DEFAULT;
 
 CREATE TABLE penstock.ready (
     tenant       text        NOT NULL,
@@ -145,13 +151,17 @@ CREATE TABLE penstock.attempt (
     error      text,
     result     text,
     PRIMARY KEY (tenant, job_id, number)
-);
+) PARTITION BY RANGE (job_id);
 
+CREATE TABLE penstock.attempt_default PARTITION OF penstock.attempt DEFAULT;
+
+-- By kind and name and not by `at`: a job's changes leave when the job does, however long ago each was made, and those of
+-- queues and schedules stay. In the order of bytes the text of a UUID sorts as the UUID does.
 CREATE TABLE penstock.change (
     seq    bigint      NOT NULL DEFAULT nextval('penstock.record_seq'),
     tenant text        NOT NULL,
-    kind   text        NOT NULL,
-    name   text        NOT NULL,
+    kind   text        COLLATE "C" NOT NULL,
+    name   text        COLLATE "C" NOT NULL,
     at     timestamptz NOT NULL,
     verb   text        NOT NULL,
     actor  text        NOT NULL,
@@ -159,7 +169,9 @@ CREATE TABLE penstock.change (
     status text,
     detail json,
     PRIMARY KEY (tenant, kind, name, seq)
-);
+) PARTITION BY RANGE (kind, name);
+
+CREATE TABLE penstock.change_default PARTITION OF penstock.change DEFAULT;
 
 CREATE TABLE penstock.edge (
     tenant    text NOT NULL,
@@ -257,3 +269,94 @@ CROSS JOIN LATERAL (
 ) s
 LEFT JOIN penstock.attempt a
        ON s.status = 'succeeded' AND a.tenant = j.tenant AND a.job_id = j.id AND a.number = s.leases;
+
+-- ── Days ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- The lowest id of a day: a UUIDv7 begins with the milliseconds since 1970.
+CREATE FUNCTION penstock.first_id(day date) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT (lpad(to_hex((day - '1970-01-01'::date) * 86400000::bigint), 12, '0') || repeat('0', 20))::uuid $$;
+
+-- Whether any job of a day is left, of any tenant and in any state.
+CREATE FUNCTION penstock.day_is_needed(day date) RETURNS boolean LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+    -- The first of each: asked whether one exists, the planner would read the whole table.
+    SELECT coalesce(
+        (SELECT id FROM penstock.ready WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.lease WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.parked WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1),
+        (SELECT id FROM penstock.done WHERE id >= penstock.first_id(day) AND id < penstock.first_id(day + 1) ORDER BY id LIMIT 1)
+    ) IS NOT NULL
+$$;
+
+-- See to it that a day has its tables, and say whether it has. Rows of that day which are in the defaults come along; with
+-- more than `most` of them it gets none, since everybody waits meanwhile: they leave by the sweep, like all in the defaults.
+-- The caller sets lock_timeout. PostgreSQL reads all of the defaults to see that nothing of the day is left in them.
+CREATE FUNCTION penstock.add_day(day date, most integer DEFAULT 1000) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lowest uuid := penstock.first_id(day);
+    beyond uuid := penstock.first_id(day + 1);
+    suffix text := to_char(day, 'YYYYMMDD');
+    found  bigint;
+    wide   text;
+    span   text;
+    bounds text;
+BEGIN
+    IF to_regclass('penstock.job_' || suffix) IS NOT NULL THEN
+        RETURN true;
+    END IF;
+    SELECT count(*) INTO found FROM (
+        (SELECT FROM penstock.job_default WHERE id >= lowest AND id < beyond LIMIT most + 1)
+        UNION ALL
+        (SELECT FROM penstock.attempt_default WHERE job_id >= lowest AND job_id < beyond LIMIT most + 1)
+        UNION ALL
+        (SELECT FROM penstock.change_default
+         WHERE kind = 'job' AND name >= lowest::text AND name < beyond::text LIMIT most + 1)
+    ) AS rows;
+    IF found > most THEN
+        RETURN false;
+    END IF;
+    -- From the parents down, in the order in which everybody reads them: one who writes meanwhile would be sent astray.
+    LOCK TABLE ONLY penstock.job, ONLY penstock.attempt, ONLY penstock.change IN ACCESS EXCLUSIVE MODE;
+    FOR wide, span, bounds IN VALUES
+        ('job', format('id >= %L AND id < %L', lowest, beyond), format('FROM (%L) TO (%L)', lowest, beyond)),
+        ('attempt', format('job_id >= %L AND job_id < %L', lowest, beyond), format('FROM (%L) TO (%L)', lowest, beyond)),
+        ('change', format('kind = ''job'' AND name >= %L AND name < %L', lowest, beyond),
+                   format('FROM (''job'', %L) TO (''job'', %L)', lowest, beyond))
+    LOOP
+        EXECUTE format('CREATE TABLE penstock.%1$s_%2$s (LIKE penstock.%1$s INCLUDING ALL)', wide, suffix);
+        EXECUTE format('WITH moved AS (DELETE FROM penstock.%1$s_default WHERE %3$s RETURNING *)
+                        INSERT INTO penstock.%1$s_%2$s SELECT * FROM moved', wide, suffix, span);
+        EXECUTE format('ALTER TABLE penstock.%1$s ATTACH PARTITION penstock.%1$s_%2$s FOR VALUES %3$s', wide, suffix, bounds);
+    END LOOP;
+    RETURN true;
+END $$;
+
+-- Drop the tables of a day if no job of that day is left, and say whether that was done. The caller sets lock_timeout.
+-- Not DETACH … CONCURRENTLY: PostgreSQL refuses that beside a DEFAULT partition, and a job could come in between.
+CREATE FUNCTION penstock.drop_day(day date) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    suffix text := to_char(day, 'YYYYMMDD');
+BEGIN
+    IF to_regclass('penstock.job_' || suffix) IS NULL THEN
+        RETURN false;
+    END IF;
+    -- First keep new jobs of that day out, which stops nobody else, then look: the look may take long, and it must see
+    -- whoever was just putting one in.
+    EXECUTE format('LOCK TABLE ONLY penstock.job_%s IN SHARE MODE', suffix);
+    IF penstock.day_is_needed(day) THEN
+        RETURN false;
+    END IF;
+    -- Now everybody waits, but only for the catalogue: files are removed after the locks are gone.
+    LOCK TABLE ONLY penstock.job, ONLY penstock.attempt, ONLY penstock.change IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('DROP TABLE penstock.job_%1$s, penstock.attempt_%1$s, penstock.change_%1$s', suffix);
+    RETURN true;
+END $$;
+
+-- The first days. From then on the sweep makes them, well ahead.
+SELECT penstock.add_day((now() AT TIME ZONE 'UTC')::date + n) FROM generate_series(0, 7) AS n;

@@ -163,7 +163,14 @@ BEGIN
         INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, schedule, run_at, options, created_at, scheduled_at)
         VALUES (of_tenant, one.id, one.queue, one.type, one.payload::json, one.priority, one.key, one.schedule, one.run_at, one.options::json, moment, starts)
         ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN  -- somebody else's, committed while we waited for it: now it can be seen
+        IF NOT FOUND THEN
+            -- Either somebody else's, committed while we waited for it, which can be seen now; or what is left of one long gone.
+            PERFORM FROM penstock.job_now n WHERE n.tenant = of_tenant AND n.id = one.id;
+            IF NOT FOUND THEN
+                DELETE FROM penstock.attempt a WHERE a.tenant = of_tenant AND a.job_id = one.id;
+                DELETE FROM penstock.change c WHERE c.tenant = of_tenant AND c.kind = 'job' AND c.name = one.id::text;
+                DELETE FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = one.id;
+            END IF;
             SELECT * INTO job_id, duplicate, error, about FROM penstock.enqueue_one(of_tenant, moment, asked);
             RETURN;
         END IF;

@@ -1,7 +1,8 @@
 -- Lease the next jobs of a queue without limits: highest priority, oldest run_at, lowest id, whatever nobody else is
 -- taking at this moment. Nothing is taken, and the caller told so, while something is overdue or if the queue is governed.
 -- $1 tenant, $2 queue, $3 now (null: the database's), $4 limit, $5 tokens, $6 worker, $7 seconds (null: the queue's),
--- $8 a time up to which the caller knows of no lease that has run out unnoticed.
+-- $8 a time up to which the caller knows of no lease that has run out unnoticed, $9 and $10 between which ids what was asked
+-- is looked up (a job outside comes without): so the tables of all other days are not even opened.
 WITH clock AS (SELECT coalesce($3, now()) AS now),
 q AS (
     SELECT governed, paused, seconds,
@@ -54,9 +55,11 @@ counted AS (
     INSERT INTO penstock.tally (tenant, queue, queued, running)
     SELECT $1, $2, -count(*), count(*) FROM picked HAVING count(*) > 0
 )
-SELECT clock.now, q.governed, q.overdue, l.*, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
+SELECT clock.now, q.governed, q.overdue, l.*, j.type IS NULL AS outside, j.type, j.payload, j.schedule, j.run_at AS asked_run_at, j.options, j.created_at
 FROM clock CROSS JOIN q
 LEFT JOIN (
     -- LIMIT keeps it a look-up per job: flattened, a planner that believes the table small reads all of it each time.
-    leased l CROSS JOIN LATERAL (SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id LIMIT 1) j
+    leased l LEFT JOIN LATERAL (
+        SELECT * FROM penstock.job j WHERE j.tenant = $1 AND j.id = l.id AND j.id >= $9 AND j.id < $10 LIMIT 1
+    ) j ON true
 ) ON true

@@ -1,4 +1,6 @@
 -- Let go of jobs that ended long enough ago and have no children here. $1 tenant, $2 queues, $3 until when, $4 limit.
+-- A job is gone with its narrow row. What was asked and what happened stay until their day is dropped as a whole, seen by
+-- nobody. Only what is in the default partitions is removed here, row by row: they are never dropped, and few ids go there.
 WITH gone AS (
     DELETE FROM penstock.done
     WHERE ctid = ANY (ARRAY (
@@ -10,9 +12,9 @@ WITH gone AS (
     ))
     RETURNING id, queue, status
 ),
-jobs AS (DELETE FROM penstock.job j USING gone g WHERE j.tenant = $1 AND j.id = g.id),
-attempts AS (DELETE FROM penstock.attempt a USING gone g WHERE a.tenant = $1 AND a.job_id = g.id),
-changes AS (DELETE FROM penstock.change c USING gone g WHERE c.tenant = $1 AND c.kind = 'job' AND c.name = g.id::text),
+jobs AS (DELETE FROM penstock.job_default j USING gone g WHERE j.tenant = $1 AND j.id = g.id),
+attempts AS (DELETE FROM penstock.attempt_default a USING gone g WHERE a.tenant = $1 AND a.job_id = g.id),
+changes AS (DELETE FROM penstock.change_default c USING gone g WHERE c.tenant = $1 AND c.kind = 'job' AND c.name = g.id::text),
 edges AS (DELETE FROM penstock.edge e USING gone g WHERE e.tenant = $1 AND e.child_id = g.id),
 counted AS (
     INSERT INTO penstock.tally (tenant, queue, succeeded, cancelled)
