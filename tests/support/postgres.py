@@ -69,3 +69,9 @@ class EmptyPostgresStore(PostgresStore):
             await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
             await connection.close()
         return await super().pool()
+
+
+def several_stores(clock: FakeClock, number: int = 3) -> list[PostgresStore]:
+    """Stores that know nothing of each other but the database, which the first empties when it is opened."""
+    others = [PostgresStore(server_url(), clock, connections=3) for _ in range(number - 1)]
+    return [EmptyPostgresStore(clock), *others]
