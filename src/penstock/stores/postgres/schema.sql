@@ -628,7 +628,7 @@ BEGIN
         ),
         known AS (
             SELECT penstock.know(of_tenant, array_agg(queue), array_agg(priority)),
-                   penstock.lower(of_tenant, array_agg(queue), array_agg(priority), array_agg(scheduled_at)) FROM put
+                   penstock.hold(of_tenant, array_agg(queue), array_agg(priority), array_agg(scheduled_at)) FROM put
         )
         SELECT array_agg(id) INTO made FROM put, known;
         RETURN QUERY
@@ -721,8 +721,9 @@ BEGIN
         ON CONFLICT DO NOTHING;
         IF NOT FOUND THEN
             -- Either somebody else's, committed while we waited for it, which can be seen now; or what is left of one long gone.
-            PERFORM FROM penstock.job_now n WHERE n.tenant = of_tenant AND n.id = one.id;
-            IF NOT FOUND THEN
+            -- Locked before the look: nobody else can then take the id for a new job, whose row we would remove.
+            PERFORM FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = one.id FOR UPDATE;
+            IF FOUND AND NOT EXISTS (SELECT FROM penstock.job_now n WHERE n.tenant = of_tenant AND n.id = one.id) THEN
                 DELETE FROM penstock.attempt a WHERE a.tenant = of_tenant AND a.job_id = one.id;
                 DELETE FROM penstock.change c WHERE c.tenant = of_tenant AND c.kind = 'job' AND c.name = one.id::text;
                 DELETE FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = one.id;
@@ -785,9 +786,9 @@ BEGIN
     INSERT INTO penstock.ready (tenant, id, queue, priority, run_at, key, ordering_key, scheduled_at, blocked, is_unique, start_by)
     VALUES (of_tenant, one.id, one.queue, one.priority, starts, one.key, one.ordering_key, starts, one.ordering_key IS NOT NULL,
             one.unique_key IS NOT NULL, ends_by);
-    PERFORM penstock.lower(of_tenant, ARRAY[one.queue], ARRAY[one.priority], ARRAY[starts]);
+    PERFORM penstock.hold(of_tenant, ARRAY[one.queue], ARRAY[one.priority], ARRAY[starts]);
     IF one.ordering_key IS NOT NULL THEN
-        PERFORM penstock.lower(of_tenant, array_agg(a.queue), array_agg(a.priority), array_agg(a.run_at))
+        PERFORM penstock.hold(of_tenant, array_agg(a.queue), array_agg(a.priority), array_agg(a.run_at))
         FROM penstock.admit(of_tenant, ARRAY[one.queue], ARRAY[one.ordering_key]) a WHERE NOT a.blocked;
     END IF;
 END
@@ -799,6 +800,18 @@ CREATE OR REPLACE FUNCTION penstock.first_id(day date)
  IMMUTABLE STRICT
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$ SELECT (lpad(to_hex((day - '1970-01-01'::date) * 86400000::bigint), 12, '0') || repeat('0', 20))::uuid $function$;
+
+CREATE OR REPLACE FUNCTION penstock.hold(of_tenant text, queues text[], priorities smallint[], run_ats timestamp with time zone[])
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM FROM penstock.lane l
+    WHERE l.tenant = of_tenant AND (l.queue, l.priority) IN (SELECT * FROM unnest(queues, priorities))
+    ORDER BY l.queue, l.priority FOR KEY SHARE;
+    PERFORM penstock.lower(of_tenant, queues, priorities, run_ats);
+END
+$function$;
 
 CREATE OR REPLACE FUNCTION penstock.know(of_tenant text, queues text[], priorities smallint[])
  RETURNS void

@@ -30,7 +30,7 @@ from penstock.core.commands import (
     Settled,
     Swept,
 )
-from penstock.core.errors import JobNotFound, LeaseLost, PenstockError
+from penstock.core.errors import PenstockError
 from penstock.core.flow import Flow
 from penstock.core.job import Job, NewJob, Status
 from penstock.core.machine import each
@@ -40,15 +40,13 @@ from penstock.stores.memory import random_tokens
 from penstock.stores.postgres import days, in_transaction, rows
 from penstock.stores.postgres.connected import MOST_TRIES
 from penstock.stores.postgres.reading import Reading
-from penstock.stores.postgres.rules import Session, sql
+from penstock.stores.postgres.rules import MARGIN, Session, sql
 
 Answer = TypeVar("Answer")
 Answers = list[Any]
 
 
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
-_MARGIN = timedelta(seconds=1)
-"""How much later than their own clocks tell transactions may commit without being overlooked until the next sweep."""
 
 _TEND_SECONDS = 600
 """How often a process that sweeps looks after the days of the history."""
@@ -145,7 +143,7 @@ class PostgresStore(Reading):
             jobs = await self._leased_jobs(tenant, request.queue, found)
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
             if found:
-                self._noticed[tenant] = found[0]["now"] - _MARGIN
+                self._noticed[tenant] = found[0]["now"] - MARGIN
             await self._raise_floor(tenant, request.queue, jobs)
             if any(job.asked.parents for job in jobs):
                 return await self._with_parents(tenant, jobs)
@@ -172,10 +170,21 @@ class PostgresStore(Reading):
         if not leased:
             return
         last = leased[-1]
-        lane, floor = (tenant, queue, last.priority), last.run_at - _MARGIN
-        if floor - self._floors.get(lane, _EVER) > _MARGIN:
+        lane, floor = (tenant, queue, last.priority), last.run_at - MARGIN
+        if floor - self._floors.get(lane, _EVER) > MARGIN:
             self._floors[lane] = floor
-            await self._fetch(sql("raise"), *lane, floor)
+            await self._reach(lambda connection: self._raise_floor_to(connection, lane, floor))
+
+    @staticmethod
+    async def _raise_floor_to(connection: Any, lane: tuple[str, str, int], floor: datetime) -> None:
+        async with connection.transaction():
+            # Held before the look below: who is about to put a job behind the floor holds it too (see hold_floors).
+            held = await connection.fetchval(
+                "SELECT true FROM penstock.lane WHERE tenant = $1 AND queue = $2 AND priority = $3 FOR UPDATE SKIP LOCKED",
+                *lane,
+            )
+            if held:
+                await connection.execute(sql("raise"), *lane, floor)
 
     async def _with_parents(self, tenant: str, jobs: Sequence[Job]) -> list[Leased]:
         ids = sorted({parent for job in jobs for parent in job.asked.parents})
@@ -210,13 +219,16 @@ class PostgresStore(Reading):
                 [beat.token for beat in batch], [beat.seconds for beat in batch], [beat.progress for beat in batch],
             )  # fmt: skip
             kept = {str(row["id"]): Beat(row["until"], row["cancel_requested"]) for row in found}
-            known = await self._known(tenant, [beat.job_id for beat in batch if beat.job_id not in kept])
-            answers += [
-                kept.get(beat.job_id)
-                or (LeaseLost(beat.job_id) if beat.job_id in known else JobNotFound(beat.job_id))
-                for beat in batch
-            ]
+            # A lease that is missing may have been written anew by a cancel while we waited for it: the rules know.
+            rest = [beat for beat in batch if beat.job_id not in kept]
+            others = iter(await self._heartbeat_by_rules(tenant, rest) if rest else [])
+            answers += [kept.get(beat.job_id) or next(others) for beat in batch]
         return answers
+
+    async def _heartbeat_by_rules(self, tenant: str, beats: Sequence[Heartbeat]) -> Answers:
+        return await self._on_jobs(
+            tenant, [one.job_id for one in beats], lambda rules: rules.heartbeat, beats
+        )
 
     async def settle(self, tenant: str, settles: Sequence[Settle]) -> list[Settled | PenstockError]:
         acked: set[str] = set()

@@ -19,9 +19,11 @@ lined_up AS (
     SELECT $1, id, queue, priority, scheduled_at, key, scheduled_at FROM asked
 ),
 lowered AS (
-    UPDATE penstock.lane l SET floor = m.run_at
-    FROM (SELECT queue, priority, min(scheduled_at) AS run_at FROM asked GROUP BY queue, priority) m
-    WHERE l.tenant = $1 AND l.queue = m.queue AND l.priority = m.priority AND l.floor > m.run_at
+    -- Also where nothing is to be lowered, if the job is late: a claim may be about to raise the floor above it.
+    UPDATE penstock.lane l SET floor = least(l.floor, m.run_at)
+    FROM clock, (SELECT queue, priority, min(scheduled_at) AS run_at FROM asked GROUP BY queue, priority) m
+    WHERE l.tenant = $1 AND l.queue = m.queue AND l.priority = m.priority
+      AND (l.floor > m.run_at OR m.run_at < clock.now - interval '1 second')
 ),
 counted AS (
     INSERT INTO penstock.tally (tenant, queue, queued) SELECT $1, queue, count(*) FROM asked GROUP BY queue
