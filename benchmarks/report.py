@@ -21,6 +21,8 @@ ROWS = (
     Row("bulk", "bulk enqueue, jobs/s", ",.0f", True),
     Row("callers", "32 single callers, jobs/s", ",.0f", True),
     Row("drain", "drain of no-ops, jobs/s", ",.0f", True),
+    Row("bulk_cpu", "bulk, µs of client CPU a job", ",.1f", False),
+    Row("drain_cpu", "drain, µs of client CPU a job", ",.1f", False),
     Row("idle_p50", "pick-up idle, p50 ms", ",.1f", False),
     Row("idle_p99", "pick-up idle, p99 ms", ",.1f", False),
     Row("idle_call_p50", "  from the call on, p50 ms", ",.1f", False),
@@ -94,10 +96,10 @@ def _table(figures: Mapping[str, Figures]) -> list[str]:
     """One line a measurement, one column a system; behind each other system's figure Penstock's divided by it."""
     systems = list(figures)
     own = figures.get("penstock", {})
-    lines = [f"{'':<28}" + "".join(f"{system:>22}" for system in systems)]
+    lines = [f"{'':<30}" + "".join(f"{system:>20}" for system in systems)]
     for row in ROWS:
         cells = [_cell(row, own, system, figures[system]) for system in systems]
-        lines.append(f"{row.label:<28}" + "".join(f"{cell:>22}" for cell in cells))
+        lines.append(f"{row.label:<30}" + "".join(f"{cell:>20}" for cell in cells))
     lines.append("(Penstock ÷ other; ◀ where Penstock loses)")
     return lines
 

@@ -102,6 +102,8 @@ class Bench:
         return {
             "bulk": jobs / put["seconds"],
             "drain": jobs / done["seconds"],
+            "bulk_cpu": put["cpu_seconds"] / jobs * 1e6,
+            "drain_cpu": done["cpu_seconds"] / jobs * 1e6,
             "wal": float(written) / jobs,
             # Their sessions have ended, and with that told the statistics everything.
             "dead": float(await self.database.fetchval("SELECT sum(n_dead_tup) FROM pg_stat_user_tables"))
@@ -231,6 +233,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny counts, to see that it works")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="leave the others out")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--jobs", type=int, help="how many jobs are put in at once and drained")
     parser.add_argument(
         "--deep", type=int, nargs=2, metavar=("READY", "SCHEDULED"), help="rows of the deep backlog"
     )
@@ -246,6 +249,8 @@ def main() -> None:
     sizes = QUICK if given.quick else FULL
     if given.rounds:
         sizes = sizes._replace(rounds=given.rounds)
+    if given.jobs:
+        sizes = sizes._replace(drained=given.jobs)
     if given.deep:
         sizes = sizes._replace(deep_ready=given.deep[0], deep_scheduled=given.deep[1])
     with tempfile.TemporaryDirectory() as folder, start(Path(folder) / "data") as server:

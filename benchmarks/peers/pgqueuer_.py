@@ -16,7 +16,7 @@ from pgqueuer.queries import Queries
 
 from benchmarks.peers.harness import BATCH, Payload, main
 
-DEQUEUED = 100
+DEQUEUED = 500
 
 
 class PGQueuer:
