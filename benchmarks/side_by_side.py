@@ -19,7 +19,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +30,7 @@ import asyncpg
 
 from benchmarks import deep_backlog, pinned_snapshot
 from benchmarks.report import Figures, report
-from penstock.stores.postgres.embedded import start
+from benchmarks.server import fresh_server
 
 ROOT = Path(__file__).parent.parent
 PYTHON = ROOT / ".bench-venv" / "bin" / "python"
@@ -117,10 +116,11 @@ class Bench:
     async def pick_up(self, jobs: int, rate: int | None) -> dict[str, float]:
         """Milliseconds until each handler started, in another process, from the call and from the return of its enqueue."""
         load = {} if rate is None else {"rate": rate}
-        worker = await self.start("work", jobs=jobs, settle_in=1.0, deadline=45)
+        lasts = jobs * 0.05 if rate is None else jobs / rate
+        worker = await self.start("work", jobs=jobs, settle_in=1.0, deadline=lasts + 15)
         assert worker.stdout is not None
         await worker.stdout.readline()
-        produced = await self.run("produce", jobs=jobs, deadline=30, **load)
+        produced = await self.run("produce", jobs=jobs, deadline=10, **load)
         started = (await self.finish(worker))["started"]
         skipped = 10 if rate is None else rate  # until everybody is warm
         from_call, from_return = [], []
@@ -253,8 +253,8 @@ def main() -> None:
         sizes = sizes._replace(drained=given.jobs)
     if given.deep:
         sizes = sizes._replace(deep_ready=given.deep[0], deep_scheduled=given.deep[1])
-    with tempfile.TemporaryDirectory() as folder, start(Path(folder) / "data") as server:
-        result = asyncio.run(everything(server.url, sizes, given.only, given.plain_loop))
+    with fresh_server() as url:
+        result = asyncio.run(everything(url, sizes, given.only, given.plain_loop))
     path = given.json or RESULTS / f"side_by_side{'_quick' if given.quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=2) + "\n")
