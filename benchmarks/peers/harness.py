@@ -172,6 +172,7 @@ def main(make: Callable[[str], System]) -> None:
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             figures = runner.run(_run(make(given.url), given))
-    # Something in here leaves the pipe non-blocking, and then what does not fit into it is lost without a word.
+    # Not print: a loop may have left the pipe non-blocking, and with PYTHONUNBUFFERED what does not fit is lost in silence.
     os.set_blocking(sys.stdout.fileno(), True)
-    print(json.dumps(figures))
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        output.write(json.dumps(figures).encode() + b"\n")
