@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PEERS  := .bench-venv
 
 # The newest PostgreSQL that the system has, and what is worth running on it besides our own.
 SYSTEM_PG    = $(lastword $(shell ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V))
@@ -43,10 +44,10 @@ format: $(READY) ## format the code
 schema: $(READY) ## write down the PostgreSQL schema after all migrations
 	@$(BIN)/python -m penstock.stores.postgres.snapshot
 
-bench: $(READY) ## measure the stores
+bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/postgres_store.py
-	@$(BIN)/python benchmarks/pinned_snapshot.py
+	@$(BIN)/python -m benchmarks.side_by_side $(ARGS)
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.
 $(READY): requirements.lock pyproject.toml
@@ -57,12 +58,21 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(PEERS)/.ready: benchmarks/peers.lock
+	@echo "→ setting up $(PEERS) for the benchmark's peers (once)"
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r benchmarks/peers.lock
+	@touch $@
+
 lock: ## pin the newest versions of everything, by hash
 	@$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install --quiet uv
 	@.lock-venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
 		--custom-compile-command "make lock" --output-file requirements.lock
+	@.lock-venv/bin/uv pip compile benchmarks/peers.in pyproject.toml --extra postgres --constraint requirements.lock \
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
+		--custom-compile-command "make lock" --output-file benchmarks/peers.lock
 	@rm -rf .lock-venv
 
 clean: ## remove what was made
-	rm -rf $(VENV) .lock-venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) $(PEERS) .lock-venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

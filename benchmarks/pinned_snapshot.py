@@ -84,12 +84,22 @@ class Run:
                 )
         print(f"enqueued {self.enqueued:,}, done {self.done:,}")
 
+    def figures(self) -> dict[str, float]:
+        took = sorted(took for _, took in self.took)
+        return {
+            "p50_ms": took[len(took) // 2],
+            "p99_ms": took[int(len(took) * 0.99)],
+            "enqueued": self.enqueued,
+            "left": self.enqueued - self.done,
+        }
 
-async def measure(url: str, seconds: float, rate: int) -> None:
+
+async def measure(url: str, seconds: float, rate: int) -> dict[str, float]:
     await migrate(url)
     run = Run(url, seconds, rate)
     await run.go()
     run.tell()
+    return run.figures()
 
 
 def main() -> None:

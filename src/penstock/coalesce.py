@@ -83,6 +83,7 @@ class Coalesce(Generic[Item, Answer]):
         """Take no more calls, and wait until everyone who has called is answered."""
         self._closed = True
         if self._loop is not asyncio.get_running_loop():
+            self._begin(None)  # what an ended loop has left will not be answered any more
             return
         # Whoever waits for room is let in when a batch is taken, so before that one has ended.
         while self._batches:
