@@ -18,11 +18,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 
 from benchmarks.server import fresh_server
 from penstock import Queue
+from penstock.stores.postgres.days import Window
 from penstock.stores.postgres.migrate import migrate
 from penstock.stores.postgres.rules import sql
 from penstock.stores.postgres.store import PostgresStore
@@ -41,7 +43,7 @@ async def load(database: asyncpg.Connection, number: int, offset: str, first_id:
         await database.execute(
             f"""WITH asked AS (
                     INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, created_at, scheduled_at)
-                    SELECT 'default', lpad(to_hex($3::bigint + n), 32, '0')::uuid, 'deep', 'x',
+                    SELECT 'default', (left(replace(penstock.first_id(current_date)::text, '-', ''), 12) || lpad(to_hex($3::bigint + n), 20, '0'))::uuid, 'deep', 'x',
                            '{{"to": "ada@example.com"}}', 0, now(), now() + interval '{offset}' + n * interval '1 microsecond'
                     FROM generate_series($1::integer, $2::integer) AS n
                     RETURNING tenant, id, queue, priority, scheduled_at)
@@ -51,6 +53,13 @@ async def load(database: asyncpg.Connection, number: int, offset: str, first_id:
         )  # fmt: skip
     await database.execute("VACUUM ANALYZE penstock.ready", timeout=600)
     await database.execute("ANALYZE penstock.job", timeout=600)
+
+
+def recent() -> tuple[UUID, UUID]:
+    """The ids that the store looks up first."""
+    window = Window()
+    window.saw(("default", "deep"), datetime.now(UTC), [], some_outside=False)
+    return window.of(("default", "deep"))
 
 
 async def explain(database: asyncpg.Connection) -> dict[str, Any]:
@@ -64,6 +73,7 @@ async def explain(database: asyncpg.Connection) -> dict[str, Any]:
         "bench",
         HOUR,
         datetime.now(UTC),
+        *recent(),
     ]
     plan = json.loads(
         await database.fetchval(

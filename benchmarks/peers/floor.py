@@ -17,8 +17,9 @@ import asyncpg
 import uuid_utils
 
 from benchmarks.peers.harness import BATCH, Payload, main
+from penstock.stores.postgres.days import Window
 from penstock.stores.postgres.migrate import migrate
-from penstock.stores.postgres.rules import DEFAULT_SETTINGS, sql
+from penstock.stores.postgres.rules import sql
 
 TENANT, QUEUE, TYPE = "default", "bench", "email.send"
 AHEAD = 500
@@ -43,7 +44,7 @@ class Floor:
         await self.pool.execute(
             """WITH line AS (INSERT INTO penstock.queue (tenant, name, settings) VALUES ($1, $2, $3))
                INSERT INTO penstock.lane (tenant, queue, priority) VALUES ($1, $2, 0)""",
-            TENANT, QUEUE, DEFAULT_SETTINGS,
+            TENANT, QUEUE, "{}",
         )  # fmt: skip
 
     async def enqueue_many(self, payloads: Sequence[Payload]) -> None:
@@ -75,9 +76,13 @@ class Floor:
         async with self.pool.acquire() as connection:
             lease, ack = await connection.prepare(sql("lease")), await connection.prepare(sql("ack"))
             noticed = floor = LONG_AGO
+            window = Window()
             while True:
                 tokens = [secrets.token_hex(16) for _ in range(AHEAD)]
-                rows = await lease.fetch(TENANT, QUEUE, None, AHEAD, tokens, "bench", None, noticed)
+                rows = await lease.fetch(
+                    TENANT, QUEUE, None, AHEAD, tokens, "bench", None, noticed, *window.of((TENANT, QUEUE))
+                )
+                window.saw((TENANT, QUEUE), rows[0]["now"], [], some_outside=False)
                 noticed = rows[0]["now"] - MARGIN
                 if rows[0]["id"] is None:
                     await asyncio.sleep(0.005)
@@ -85,7 +90,8 @@ class Floor:
                 for row in rows:
                     handled(json.loads(row["payload"])["number"])
                 ids, tokens = [row["id"] for row in rows], [row["token"] for row in rows]
-                await ack.fetch(TENANT, None, ids, tokens, [None] * len(rows))
+                nothing = [None] * len(rows)
+                await ack.fetch(TENANT, None, ids, tokens, nothing, nothing)
                 if rows[0]["run_at"] - floor > 2 * MARGIN:
                     floor = rows[0]["run_at"] - MARGIN
                     await connection.execute(sql("raise"), TENANT, QUEUE, 0, floor)

@@ -17,6 +17,7 @@ from penstock.app.flow import Flow
 from penstock.app.handle import JobHandle
 from penstock.app.job_type import JobType
 from penstock.app.sync import Portal, Sync
+from penstock.coalesce import Coalesce
 from penstock.connect import Address, connect, locate
 from penstock.core import bounds, codec
 from penstock.core.codec import JsonText
@@ -64,6 +65,7 @@ class Penstock:
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = (
             weakref.WeakKeyDictionary()
         )
+        self._puts: weakref.WeakKeyDictionary[Queue, Coalesce[NewJob, Enqueued]] = weakref.WeakKeyDictionary()
         self._memory: Queue | None = None
         self._here: Queue | None = None
         self._home: weakref.ref[asyncio.AbstractEventLoop] | None = None
@@ -256,8 +258,19 @@ class Penstock:
         return [self._handle(next(answers)) if isinstance(job, NewJob) else job for job in jobs]
 
     async def put(self, job: NewJob, conn: object = None) -> JobHandle:
-        [answer] = await self.queue.enqueue_many([job], conn=conn)
-        return self._handle_of(answer)
+        """Put in a job that was made before. Calls made at the same time go to the store together."""
+        if conn is not None:
+            [answer] = await self.queue.enqueue_many([job], conn=conn)
+            return self._handle_of(answer)
+        queue = self.queue
+        puts = self._puts.get(queue)
+        if puts is None:
+
+            async def put_batch(jobs: list[NewJob]) -> list[Enqueued | PenstockError]:
+                return await queue.store.enqueue(queue.tenant, jobs)
+
+            puts = self._puts[queue] = Coalesce(put_batch, at_once=2)
+        return self._handle_of(await puts(job))
 
     def put_here(self, job: NewJob, conn: object) -> JobHandle:
         if self._here is None:

@@ -44,7 +44,7 @@ async def run(handler: Handler, context: JobContext) -> Ending:
 
     Call it in a task of its own: what the handler sets in its context is nobody else's.
     """
-    logs = _begin(context)
+    logs = begin(context)
     try:
         value = handler.function(**_arguments(handler, context))
         if handler.is_async:
@@ -60,7 +60,7 @@ async def run(handler: Handler, context: JobContext) -> Ending:
 
 def run_blocking(handler: Handler, context: JobContext) -> Ending:
     """Run a handler that is not async, in this thread."""
-    logs = _begin(context)
+    logs = begin(context)
     try:
         return _acked(handler.function(**_arguments(handler, context)), logs)
     except BaseException as error:
@@ -69,7 +69,7 @@ def run_blocking(handler: Handler, context: JobContext) -> Ending:
         _end()
 
 
-def _begin(context: JobContext) -> Logs:
+def begin(context: JobContext) -> Logs:
     """From here on what is logged belongs to this attempt."""
     _catch()
     logs = Logs()

@@ -13,8 +13,8 @@ from penstock.core import bounds
 from penstock.core.commands import Leased
 from penstock.worker import children, finding
 from penstock.worker.children import Child, Died
-from penstock.worker.context import JobContext, current
-from penstock.worker.execution import Ending, How, captured
+from penstock.worker.context import JobContext
+from penstock.worker.execution import Ending, How, begin
 from penstock.worker.handlers import Handler
 
 
@@ -116,10 +116,8 @@ class ProcessPool:
             await _to_the_end(child.kill())
             return Ending(How.RELEASE)
         context = copy_context()
-        context.run(current.set, JobContext(leased))
-        keeping = captured()
         # What the child logs is kept here too: if it dies, this is all there will be.
-        logs = context.run(keeping.__enter__)
+        logs = context.run(begin, JobContext(leased))
         try:
             ended = await child.run(name, leased, report, context)
         except asyncio.CancelledError:
@@ -131,8 +129,6 @@ class ProcessPool:
             if not death.begun:
                 raise
             return _failed(f"the process that ran it died: {death}", logs.text())
-        finally:
-            context.run(keeping.__exit__, None, None, None)
         if ended.fit and not _is_used_up(child, handler) and not self._closed.is_set():
             self._idle.append(child)
         else:
