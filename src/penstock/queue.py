@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from penstock.core.commands import (
     DropSchedule,
     Enqueued,
     Filter,
+    Fire,
     Fired,
     Heartbeat,
     History,
@@ -46,6 +48,8 @@ from penstock.core.ports import Store, TransactionalStore
 from penstock.core.requests import new_filter, new_job, new_schedule
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings, checked_settings
+
+logger = logging.getLogger("penstock")
 
 Answer = TypeVar("Answer")
 Span = timedelta | float
@@ -356,7 +360,10 @@ class Queue:
     async def put_schedule(
         self, name: str, cron: str, job: Mapping[str, Any], *, reason: str | None = None, **options: Any
     ) -> Schedule:
-        """Enqueue a job at each time of a cron expression; options are tz, missed and paused."""
+        """Enqueue a job at each time of a cron expression; options are tz, missed and paused.
+
+        Whoever edits a schedule that a program declares in its code keeps its marks, and so the program keeps the edit.
+        """
         command = PutSchedule(new_schedule(name, cron, job, **options), self.actor, _reason(reason))
         return _value(await self.store.put_schedules(self.tenant, [command]))
 
@@ -388,13 +395,22 @@ class Queue:
     async def fire_due(self) -> list[Fired]:
         """Enqueue the jobs of all schedules that are due. Any number of processes may call this at any time."""
         now = await self.store.now()
-        fires = [fire for schedule in await self.schedules() if (fire := plan(schedule, now)) is not None]
+        fires = [fire for schedule in await self.schedules() if (fire := _planned(schedule, now)) is not None]
         answers = await self.store.fire(self.tenant, fires) if fires else []
         return [answer for answer in answers if isinstance(answer, Fired)]
 
     async def sweep(self, *, limit: int = 10_000) -> Swept:
         """Do what time asks for, for all tenants: lost leases, missed deadlines, retention."""
         return await self.store.sweep(limit=limit)
+
+
+def _planned(schedule: Schedule, now: datetime) -> Fire | None:
+    try:
+        return plan(schedule, now)
+    except Exception:
+        # It was checked when it was put; a time zone may have left the IANA database since. Its neighbours fire.
+        logger.exception("schedule %r cannot fire", schedule.name)
+        return None
 
 
 def _value(answers: Sequence[Answer | PenstockError]) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.commands import Duplicate, Enqueued, Fire, Fired
+from penstock.core.commands import Due, Duplicate, Enqueued, Fire, Fired
 from penstock.core.errors import InvalidInput, ScheduleNotFound
 from penstock.core.job import Status
 from penstock.core.ports import Store
@@ -362,6 +362,74 @@ class TestSchedulesFireOnce:
         await queue.fire_due()
         changed = await queue.put_schedule("daily", "30 * * * *", REPORT)
         assert changed.last_fire_at == START + timedelta(hours=1)
+
+    async def test_a_person_s_edit_keeps_the_marks_of_the_program_that_declares_it(
+        self, queue: Queue
+    ) -> None:
+        await queue.put_schedule("daily", "0 * * * *", REPORT, declared_by="reports", declared_as="f1")
+        edited = await queue.put_schedule("daily", "30 * * * *", REPORT)
+        assert (edited.cron, edited.declared_by, edited.declared_as) == ("30 * * * *", "reports", "f1")
+        assert await queue.schedule("daily") == edited
+
+    async def test_a_pause_keeps_the_marks_of_the_program_that_declares_it(self, queue: Queue) -> None:
+        await queue.put_schedule("daily", "0 * * * *", REPORT, declared_by="reports", declared_as="f1")
+        paused = await queue.pause_schedule("daily")
+        assert (paused.declared_by, paused.declared_as) == ("reports", "f1")
+
+    async def test_a_program_may_mark_a_schedule_anew(self, queue: Queue) -> None:
+        await queue.put_schedule("daily", "0 * * * *", REPORT, declared_by="reports", declared_as="f1")
+        marked = await queue.put_schedule(
+            "daily", "0 * * * *", REPORT, declared_by="reports", declared_as="f2"
+        )
+        assert marked.declared_as == "f2"
+
+    # ── Knowing when to fire ──────────────────────────────────────────────────────────────────────
+
+    async def test_without_schedules_nothing_is_due(self, store: Store, clock: FakeClock) -> None:
+        assert await store.due_schedules() == Due(clock.now(), (), None)
+
+    async def test_who_has_schedules_that_are_due_and_when_there_will_be_more(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        for tenant, cron in (("zoe", "0 * * * *"), ("acme", "0 * * * *"), ("later", "0 18 * * *")):
+            await queue.for_tenant(tenant).put_schedule("daily", cron, REPORT)
+        await queue.for_tenant("acme").put_schedule("other", "30 13 * * *", REPORT)
+        await queue.for_tenant("later").put_schedule("off", "0 * * * *", REPORT, paused=True)
+        now = clock.set(utc("2026-01-01 13:00"))
+        assert await store.due_schedules() == Due(now, ("acme", "zoe"), utc("2026-01-01 13:30"))
+        assert await store.due_schedules("zoe") == Due(now, ("zoe",), None)
+        assert await store.due_schedules("later") == Due(now, (), utc("2026-01-01 18:00"))
+
+    async def test_a_schedule_that_was_fired_is_due_no_more(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        await queue.put_schedule("daily", "0 * * * *", REPORT)
+        now = clock.advance(hours=1)
+        await queue.fire_due()
+        assert await store.due_schedules() == Due(now, (), now + timedelta(hours=1))
+
+    # ── Leading ───────────────────────────────────────────────────────────────────────────────────
+
+    async def test_an_office_has_one_holder_until_it_lapses(self, store: Store, clock: FakeClock) -> None:
+        assert await store.lead("scheduler", "ada", 5)
+        assert not await store.lead("scheduler", "eve", 5)
+        assert await store.lead("another", "eve", 5)
+        clock.advance(seconds=4)
+        assert await store.lead("scheduler", "ada", 5), "kept for five seconds more"
+        clock.advance(seconds=4)
+        assert not await store.lead("scheduler", "eve", 5)
+        clock.advance(seconds=1)
+        assert await store.lead("scheduler", "eve", 5)
+
+    async def test_an_office_that_was_given_up_is_anyone_s(self, store: Store) -> None:
+        await store.lead("scheduler", "ada", 5)
+        await store.lead("scheduler", "ada", 0)
+        assert await store.lead("scheduler", "eve", 5)
+
+    async def test_nobody_can_give_up_another_s_office(self, store: Store) -> None:
+        await store.lead("scheduler", "ada", 5)
+        assert not await store.lead("scheduler", "eve", 0)
+        assert not await store.lead("scheduler", "eve", 5)
 
     async def test_schedules_are_listed_by_name(self, queue: Queue) -> None:
         for name in ("weekly", "daily", "monthly"):

@@ -117,6 +117,14 @@ class TestPlans:
         plan = await explained(database, "overdue", ["'t'", "now()"])
         assert read_whole(plan) == []
 
+    async def test_looking_for_whom_to_sweep_reads_no_table(self, database: Any, analysed: bool) -> None:
+        await self._statistics(database, analysed)
+        plan = await explained(database, "restless", ["ARRAY['t']", "ARRAY['deep']", "ARRAY[now()]", "now()"])
+        assert plan["Actual Rows"] == 0
+        assert read_whole(plan) == []
+        looked_at = [node for node in nodes(plan) if node.get("Relation Name") in HOT]
+        assert all(node["Actual Rows"] <= 1 for node in looked_at)
+
     async def test_a_job_is_loaded_by_its_id(self, database: Any, analysed: bool) -> None:
         await self._statistics(database, analysed)
         job_id = await database.fetchval("SELECT id FROM penstock.job LIMIT 1")

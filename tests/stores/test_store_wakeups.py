@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from penstock.core.wakeups import Bell
+from penstock.core.wakeups import EVERYONE, SCHEDULES, Bell
 from penstock.queue import Queue
 from penstock.stores.memory import MemoryStore
 from penstock.stores.wakeups.memory import MemoryWakeups
@@ -95,6 +95,13 @@ async def fired(queue: Queue) -> Callable[[], Awaitable[object]]:
     return lambda: queue.fire_due()
 
 
+async def a_lost_lease_swept(queue: Queue) -> Callable[[], Awaitable[object]]:
+    await queue.enqueue("a")
+    await queue.lease(worker="w", lease_seconds=30)
+    queue.store._clock.advance(seconds=31)  # type: ignore[attr-defined]
+    return lambda: queue.sweep()
+
+
 ALL: list[Prepare] = [
     enqueued,
     enqueued_with_a_key,
@@ -106,6 +113,7 @@ ALL: list[Prepare] = [
     redriven,
     resumed,
     fired,
+    a_lost_lease_swept,
 ]
 
 
@@ -133,6 +141,19 @@ async def test_nothing_crosses_tenants(queue: Queue) -> None:
         assert not await _rung(bell)
         await queue.for_tenant("acme").enqueue("a")
         assert await _rung(bell) == {"default"}
+
+
+async def test_whoever_serves_all_tenants_hears_of_every_change_to_a_schedule(queue: Queue) -> None:
+    acme = queue.for_tenant("acme")
+    async with queue.store.wakeups.listen(EVERYONE, [SCHEDULES]) as bell:
+        await acme.enqueue("a")
+        assert not await _rung(bell)
+        await acme.put_schedule("s", "* * * * *", {"type": "a"})
+        assert await _rung(bell) == {SCHEDULES}
+        await acme.pause_schedule("s")
+        assert await _rung(bell) == {SCHEDULES}
+        await acme.drop_schedule("s")
+        assert await _rung(bell) == {SCHEDULES}
 
 
 async def _rung(bell: Bell) -> frozenset[str]:

@@ -230,6 +230,16 @@ class Fired(Struct, frozen=True, gc=False):
     jobs: tuple[Enqueued, ...] = ()
 
 
+class Due(Struct, frozen=True, gc=False):
+    """How schedules stand, on the store's clock."""
+
+    now: datetime
+    tenants: tuple[str, ...]
+    """Those who have schedules that are due, by name."""
+    next_fire_at: datetime | None
+    """When the next of the others is due; None if there is none."""
+
+
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 

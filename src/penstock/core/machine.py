@@ -298,6 +298,9 @@ class Machine:
     def schedules(self) -> list[Schedule]:
         return self._timetable.all()
 
+    def due_schedules(self, now: datetime) -> tuple[bool, datetime | None]:
+        return self._timetable.due(now)
+
     def next_at(self, queues: Iterable[str], now: datetime) -> datetime | None:
         """When time alone may next let a job of these queues out: never later than the truth; None if never."""
         lanes = [self.ledger.lanes[name] for name in queues if name in self.ledger.lanes]

@@ -12,6 +12,7 @@ from penstock.core.commands import (
     Changed,
     ConfigureQueue,
     DropSchedule,
+    Due,
     Enqueued,
     Filter,
     Fire,
@@ -53,7 +54,7 @@ class Store(Protocol):
 
     @property
     def wakeups(self) -> Wakeups:
-        """Rung by the store after everything it does that may let a job out."""
+        """Rung by the store after everything it does that may let a job out, and for EVERYONE after a schedule changed."""
         ...
 
     async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
@@ -98,7 +99,10 @@ class Store(Protocol):
     async def put_schedules(
         self, tenant: str, commands: Sequence[PutSchedule]
     ) -> list[Schedule | PenstockError]:
-        """Make or replace schedules. One declared again unchanged keeps its next fire time."""
+        """Make or replace schedules. One declared again unchanged keeps its next fire time.
+
+        Replaced by somebody who is not a program, it keeps the marks of the program that declares it.
+        """
         ...
 
     async def drop_schedules(
@@ -107,6 +111,10 @@ class Store(Protocol):
 
     async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
         """Enqueue the due jobs of schedules and move these on, both or neither; of many callers one does it."""
+        ...
+
+    async def due_schedules(self, tenant: str | None = None) -> Due:
+        """Who has schedules to fire, and when there will be more: of one tenant, or in one call of all."""
         ...
 
     async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]: ...
@@ -143,6 +151,8 @@ class Store(Protocol):
 
     async def lead(self, office: str, holder: str, seconds: float) -> bool:
         """Take an office, or keep it, for a while; False while another holds it. Lapsed, it is anyone's.
+
+        With no seconds at all the holder gives it up; one that does not hold it changes nothing for others.
 
         It saves work that would otherwise be done twice and harm nobody; nothing may depend on there being one holder.
         """

@@ -34,6 +34,9 @@ class Timetable:
         old = self._schedules.get(schedule.name)
         if old is not None:
             schedule = replace(schedule, last_fire_at=old.last_fire_at)
+            if schedule.declared_by is None:
+                # A person's edit: the code that declares it must know it again, or would take it for somebody else's.
+                schedule = replace(schedule, declared_by=old.declared_by, declared_as=old.declared_as)
         if old is not None and (old.cron, old.tz, old.paused) == (
             schedule.cron,
             schedule.tz,
@@ -46,6 +49,11 @@ class Timetable:
             schedule = replace(schedule, next_fire_at=next_at)
         self._schedules[schedule.name] = schedule
         return schedule, schedule != old
+
+    def due(self, now: datetime) -> tuple[bool, datetime | None]:
+        """Whether any is due, and when the next of the others will be."""
+        times = [one.next_fire_at for one in self._schedules.values() if one.next_fire_at is not None]
+        return any(at <= now for at in times), min((at for at in times if at > now), default=None)
 
     def drop(self, name: str) -> Schedule:
         schedule = self.get(name)

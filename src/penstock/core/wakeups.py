@@ -11,6 +11,15 @@ from msgspec import Struct
 CANCELS = "!cancels"
 """Not a queue, and no queue can be called so: rung when a running job was asked to stop."""
 
+EVERYONE = "!everyone"
+"""Not a tenant, and no tenant can be called so: whoever serves all of them listens here, and need not know them."""
+
+SCHEDULES = "!schedules"
+"""Rung for everyone when a schedule was made, replaced or dropped: the next fire time may be another."""
+
+OFFICES = "!offices"
+"""Rung for everyone by a leader that gives its office up: whoever seeks it may have it now."""
+
 
 class WakeupsStatus(Struct, frozen=True, gc=False):
     """What carries the wake-ups, and whether it works. Unhealthy means slower pick-up; no job is in danger."""

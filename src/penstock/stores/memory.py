@@ -15,6 +15,7 @@ from penstock.core.commands import (
     Changed,
     ConfigureQueue,
     DropSchedule,
+    Due,
     Enqueued,
     Filter,
     Fire,
@@ -36,6 +37,7 @@ from penstock.core.job import Job, JobId, LeaseToken, NewJob
 from penstock.core.machine import Machine, each
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
+from penstock.core.wakeups import EVERYONE, SCHEDULES
 from penstock.stores.wakeups.memory import MemoryWakeups
 
 Command = TypeVar("Command")
@@ -100,15 +102,32 @@ class MemoryStore:
     async def put_schedules(
         self, tenant: str, commands: Sequence[PutSchedule]
     ) -> list[Schedule | PenstockError]:
-        return self._each(tenant, lambda machine: machine.put_schedule, commands)
+        answers = self._each(tenant, lambda machine: machine.put_schedule, commands)
+        self.wakeups.wake(EVERYONE, [SCHEDULES])
+        return answers
 
     async def drop_schedules(
         self, tenant: str, commands: Sequence[DropSchedule]
     ) -> list[Schedule | PenstockError]:
-        return self._each(tenant, lambda machine: machine.drop_schedule, commands)
+        answers = self._each(tenant, lambda machine: machine.drop_schedule, commands)
+        self.wakeups.wake(EVERYONE, [SCHEDULES])
+        return answers
 
     async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
         return self._each(tenant, lambda machine: machine.fire, fires)
+
+    async def due_schedules(self, tenant: str | None = None) -> Due:
+        now = self._clock.now()
+        found = {
+            name: machine.due_schedules(now)
+            for name, machine in sorted(self._machines.items())
+            if tenant in (None, name)
+        }
+        return Due(
+            now,
+            tuple(name for name, (is_due, _) in found.items() if is_due),
+            min((at for _, at in found.values() if at is not None), default=None),
+        )
 
     async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]:
         return self._each(tenant, lambda machine: machine.get, ids)
@@ -148,10 +167,11 @@ class MemoryStore:
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         now = self._clock.now()
         lost = expired = pruned = 0
-        for machine in self._machines.values():
+        for tenant, machine in self._machines.items():
             swept = machine.advance(now)
             lost, expired = lost + swept.lost, expired + swept.expired
             pruned += machine.prune(now, limit - pruned, exported_until)
+            self._ring(tenant, machine)
         return Swept(lost, expired, pruned)
 
     async def close(self) -> None:
@@ -166,7 +186,10 @@ class MemoryStore:
         now = self._clock.now()
         machine = self.machine(tenant, now)
         answers = each(verb(machine), commands, now)
+        self._ring(tenant, machine)
+        return answers
+
+    def _ring(self, tenant: str, machine: Machine) -> None:
         if stirred := machine.ledger.stirred:
             self.wakeups.wake(tenant, stirred)
             stirred.clear()
-        return answers

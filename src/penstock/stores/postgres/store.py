@@ -18,6 +18,7 @@ from penstock.core.commands import (
     Changed,
     ConfigureQueue,
     DropSchedule,
+    Due,
     Enqueued,
     Fire,
     Fired,
@@ -36,6 +37,7 @@ from penstock.core.job import Job, NewJob, Status
 from penstock.core.machine import each
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
+from penstock.core.wakeups import EVERYONE, SCHEDULES
 from penstock.stores.memory import random_tokens
 from penstock.stores.postgres import days, in_transaction, rows
 from penstock.stores.postgres.connected import MOST_TRIES
@@ -321,7 +323,9 @@ class PostgresStore(Reading):
             await self._save_schedules(session, [command.schedule.name for command in commands])
             return answers
 
-        return await self._by_rules(tenant, run)
+        answers = await self._by_rules(tenant, run)
+        self.wakeups.wake(EVERYONE, [SCHEDULES])
+        return answers
 
     async def drop_schedules(
         self, tenant: str, commands: Sequence[DropSchedule]
@@ -332,7 +336,9 @@ class PostgresStore(Reading):
             await self._save_schedules(session, [command.name for command in commands])
             return answers
 
-        return await self._by_rules(tenant, run, repeatable=False)
+        answers = await self._by_rules(tenant, run, repeatable=False)
+        self.wakeups.wake(EVERYONE, [SCHEDULES])
+        return answers
 
     async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
         async def run(session: Session) -> Answers:
@@ -357,6 +363,10 @@ class PostgresStore(Reading):
             return answers
 
         return await self._by_rules(tenant, run)
+
+    async def due_schedules(self, tenant: str | None = None) -> Due:
+        [row] = await self._fetch(sql("due"), tenant, self._given_now())
+        return Due(row["now"], tuple(row["tenants"]), row["next_fire_at"])
 
     async def _load_schedules(self, session: Session) -> None:
         await session.lock_names(["schedules"])
@@ -388,7 +398,7 @@ class PostgresStore(Reading):
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         swept = Swept()
-        for tenant in await self.tenants():
+        for tenant in await self._restless(exported_until):
             one = await self._sweep(tenant, limit - swept.pruned, exported_until)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
         if monotonic() >= self._tend_at:
@@ -404,8 +414,25 @@ class PostgresStore(Reading):
 
         await self._reach(work)
 
+    async def _restless(self, exported_until: datetime | None) -> list[str]:
+        """The tenants for whom a sweep has something to do, so that the many who rest cost nothing."""
+        queues = await self._fetch(
+            "SELECT tenant, name, settings, coalesce($1, now()) AS now FROM penstock.queue", self._given_now()
+        )
+        if not queues:
+            return []
+        now = queues[0]["now"]
+        found = await self._fetch(
+            sql("restless"), [row["tenant"] for row in queues], [row["name"] for row in queues],
+            [_kept_until(row["settings"], now, exported_until) for row in queues], now,
+        )  # fmt: skip
+        return [row["tenant"] for row in found]
+
     async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
-        swept = await self._catch_up(tenant)
+        swept = caught = await self._catch_up(tenant)
+        while caught.lost or caught.expired:  # when a fleet dies there is more than one look sees
+            caught = await self._catch_up(tenant)
+            swept = Swept(swept.lost + caught.lost, swept.expired + caught.expired)
 
         async def prune(session: Session) -> int:
             pruned = 0
@@ -423,11 +450,7 @@ class PostgresStore(Reading):
     async def _prune(self, session: Session, limit: int, exported_until: datetime | None) -> int:
         tenant, connection = session.tenant, session.connection
         queues = await connection.fetch("SELECT name, settings FROM penstock.queue WHERE tenant = $1", tenant)
-        untils = []
-        for row in queues:
-            settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-            until = session.now - timedelta(seconds=settings.retention_seconds)
-            untils.append(until if exported_until is None else min(until, exported_until))
+        untils = [_kept_until(row["settings"], session.now, exported_until) for row in queues]
         found = await connection.fetch(sql("prune"), tenant, [row["name"] for row in queues], untils, limit)
         return len(found)
 
@@ -446,6 +469,13 @@ class PostgresStore(Reading):
             return each(verb(session.rules), commands, session.now)
 
         return await self._by_rules(tenant, run)
+
+
+def _kept_until(settings: str, now: datetime, exported_until: datetime | None) -> datetime:
+    """Jobs of a queue with these settings that ended until then may go."""
+    retention = msgspec.json.decode(settings, type=QueueSettings).retention_seconds
+    until = now - timedelta(seconds=retention)
+    return until if exported_until is None else min(until, exported_until)
 
 
 def _distinct(beats: Sequence[Heartbeat]) -> list[list[Heartbeat]]:
