@@ -6,12 +6,14 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from penstock.app.declared import apply_queue_settings
 from penstock.queue import Queue
+from penstock.scheduler.reconcile import Declaration, reconcile
+from penstock.scheduler.scheduler import Scheduler
 from penstock.worker.worker import Stopped, Worker
 
 if TYPE_CHECKING:
@@ -28,16 +30,18 @@ async def run_worker(
     grace_seconds: float = 30.0,
     lease_seconds: float | None = None,
     name: str | None = None,
+    scheduler: bool = True,
     handle_signals: bool | None = None,
     on_start: Callable[[Worker], None] = lambda worker: None,
 ) -> Stopped:
     """Run jobs until SIGTERM or SIGINT; a second one hurries. Returns how it ended.
 
-    `queues` names queues, or patterns, with weights: "emails=3,reports*"; by default those of the handlers. Signals are
+    `queues` names queues, or patterns, with weights: "emails=3,reports*"; by default those of the handlers. `scheduler`
+    says whether schedules may fire from here: of all processes that may, one does. Signals are
     handled if this is the main thread, unless said otherwise; without them, `on_start` gets the worker, to `stop()` it.
     """
     queue = app.queue
-    await apply_queue_settings(queue, app.queue_settings, app.name)
+    await apply_declarations(app)
     worker = Worker(
         queue,
         app.handlers,
@@ -46,14 +50,42 @@ async def run_worker(
         grace_seconds=grace_seconds,
         lease_seconds=lease_seconds,
         name=name,
-        connect=None if app.is_memory else lambda: _for_keeper(app),
+        connect=None if app.is_memory else app.open,
     )
     is_main = threading.current_thread() is threading.main_thread()
-    with _signals(worker, is_main if handle_signals is None else handle_signals):
+    wanted = is_main if handle_signals is None else handle_signals
+    with _on_signals(worker.stop) if wanted else nullcontext():
         on_start(worker)
-        stopped = await worker.run()
+        async with _scheduling(queue) if scheduler else nullcontext():
+            stopped = await worker.run()
     logger.info("worker %s ended: %s", worker.name, stopped.name.lower().replace("_", " "))
     return stopped
+
+
+async def run_scheduler(app: Penstock) -> None:
+    """Fire schedules and sweep, without running jobs, until SIGTERM or SIGINT."""
+    await apply_declarations(app)
+    scheduler = Scheduler(app.queue)
+    with _on_signals(scheduler.stop):
+        await scheduler.run()
+
+
+async def apply_declarations(app: Penstock) -> None:
+    """Bring what the code declares about queues and schedules to the store, as far as it is new."""
+    await apply_queue_settings(app.queue, app.queue_settings, app.name)
+    declared = [Declaration(name, **schedule) for name, schedule in app.schedules.items()]
+    await reconcile(app.queue, declared, app.name)
+
+
+@asynccontextmanager
+async def _scheduling(queue: Queue) -> AsyncIterator[None]:
+    scheduler = Scheduler(queue)
+    running = asyncio.create_task(scheduler.run(), name="penstock scheduler")
+    try:
+        yield
+    finally:
+        scheduler.stop()
+        await asyncio.wait([running])
 
 
 def _queues_of(app: Penstock) -> list[str]:
@@ -61,18 +93,11 @@ def _queues_of(app: Penstock) -> list[str]:
     return sorted(names) or ["default"]
 
 
-def _for_keeper(app: Penstock) -> Queue:
-    return app.open()
-
-
 @contextmanager
-def _signals(worker: Worker, wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:

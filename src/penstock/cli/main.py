@@ -91,6 +91,12 @@ def migrate(url: str | None, as_sql: bool, check: bool) -> None:
 @click.option(
     "--lease", type=click.FloatRange(1), help="Seconds of a lease; by default, what each queue is set to."
 )
+@click.option(
+    "--scheduler/--no-scheduler",
+    default=True,
+    show_default=True,
+    help="Whether schedules may fire from here; of all who may, one does.",
+)
 @click.option("--name", help="What this worker is called; by default, host and process.")
 def worker(
     target: str,
@@ -99,6 +105,7 @@ def worker(
     processes: int,
     grace: float,
     lease: float | None,
+    scheduler: bool,
     name: str | None,
 ) -> None:
     """Run the jobs of an app.
@@ -125,7 +132,38 @@ def worker(
         given = [
             text for option, value in options.items() if value is not None for text in (option, str(value))
         ]
+        given.append("--scheduler" if scheduler else "--no-scheduler")
         leave(Watch([sys.executable, "-m", "penstock", "worker", target, *given], processes).run())
     leave(
-        work(app, queues=queues, concurrency=concurrency, grace_seconds=grace, lease_seconds=lease, name=name)
+        work(
+            app,
+            queues=queues,
+            concurrency=concurrency,
+            grace_seconds=grace,
+            lease_seconds=lease,
+            scheduler=scheduler,
+            name=name,
+        )
     )
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:APP")
+def scheduler(target: str) -> None:
+    """Fire the schedules of an app and tidy up after time, without running jobs.
+
+    Workers do this by themselves; run it alone where they should not. Any number may run: one leads, and another takes over
+    within seconds when it is gone.
+    """
+    import asyncio
+
+    from penstock.app.running import run_scheduler
+    from penstock.cli.loading import load_app
+
+    app = load_app(target)
+
+    async def run() -> None:
+        async with app:
+            await run_scheduler(app)
+
+    asyncio.run(run())
