@@ -18,14 +18,17 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-async def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+async def test_an_example_of_the_readme_runs(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "memory://")
     example = tmp_path / f"example_{number}.py"
     source = BLOCKS[number]
     example.write_text(source.replace("asyncio.run(main())", ""))
     names = runpy.run_path(str(example))
     functions = re.findall(r"^async def (\w+)", source, re.MULTILINE)
     assert functions, "an example without a function to call is not run"
-    for name in functions:
+    for name in ["main"] if "main" in functions else functions:
         await _call(names[name])
 
 

@@ -121,7 +121,8 @@ def chatter(times: int) -> None:
 
 @job()
 def log_and_crash() -> None:
-    log.info("the last words")
+    for number in range(100):
+        log.info("word %d", number)
     os._exit(3)
 
 
@@ -282,6 +283,7 @@ def fork_and_return() -> str:
     """A fork that comes back from the handler as well: it must not speak for the child."""
     other = os.fork()
     if other == 0:
+        log.warning("from the fork")
         return "the fork"
     os.waitpid(other, 0)
     return "the child"
@@ -301,6 +303,12 @@ def write_into_every_descriptor() -> None:
 def close_every_descriptor() -> None:
     os.closerange(3, 256)
     signal.pause()
+
+
+@job()
+def close_every_descriptor_and_hog() -> None:
+    os.closerange(3, 256)
+    sum(range(10**15))
 
 
 @job()

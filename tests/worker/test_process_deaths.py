@@ -90,7 +90,12 @@ class TestDeath:
         assert await gone(other)
 
     @pytest.mark.parametrize(
-        "handler", [handlers.write_into_every_descriptor, handlers.close_every_descriptor]
+        "handler",
+        [
+            handlers.write_into_every_descriptor,
+            handlers.close_every_descriptor,
+            handlers.close_every_descriptor_and_hog,
+        ],
     )
     async def test_is_what_comes_of_meddling_with_the_line(
         self, pool: ProcessPool, handler: handlers.Decorated

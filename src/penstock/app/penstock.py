@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import re
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -51,7 +52,7 @@ class Penstock:
         data_dir: str | Path = ".penstock",
     ) -> None:
         """`name` says which program this is: who did what, and whose schedules are whose. By default, the module it is made in."""
-        self.name = bounds.text("name", name or _caller(), bounds.NAME_CHARS, 1)
+        self.name = bounds.name("name", name or _caller())
         self.tenant = bounds.name("tenant", tenant)
         self.handlers: dict[str, Handler] = {}
         self.schedules: dict[str, dict[str, Any]] = {}
@@ -389,9 +390,9 @@ class Penstock:
 
 
 def _caller() -> str:
-    """The module in which the app is made."""
+    """The module in which the app is made, or the file it is in."""
     frame = sys._getframe(2)
-    name: str = frame.f_globals.get("__name__", "app")
-    if name == "__main__":
-        name = Path(frame.f_globals.get("__file__", "main")).stem
+    name: str = frame.f_globals.get("__name__", "")
+    if not re.fullmatch(r"\w[\w.]*", name, re.ASCII) or name == "__main__":
+        name = re.sub(r"\W", "_", Path(frame.f_globals.get("__file__", "app")).stem, flags=re.ASCII)
     return name

@@ -79,7 +79,8 @@ async def apply_declarations(app: Penstock) -> None:
 
 @asynccontextmanager
 async def _scheduling(queue: Queue) -> AsyncIterator[None]:
-    scheduler = Scheduler(queue)
+    # A longer term than alone: a worker at rest should ask little, and keeping the office is the most of it.
+    scheduler = Scheduler(queue, lead_seconds=8.0)
     running = asyncio.create_task(scheduler.run(), name="penstock scheduler")
     try:
         yield

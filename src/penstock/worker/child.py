@@ -101,9 +101,8 @@ class _Child:
             "init_main_from_path": self._prepare.main_path,
         }
         process: Any = current_process()
-        process._inheriting = (
-            True  # makes multiprocessing, and ProcessPool, refuse to start processes meanwhile
-        )
+        # Makes multiprocessing, and ProcessPool, refuse to start processes meanwhile.
+        process._inheriting = True
         try:
             spawn.prepare({key: value for key, value in wanted.items() if value is not None})
         finally:

@@ -107,8 +107,14 @@ class Child(asyncio.Protocol):
 
     async def connect(self) -> None:
         """Tell it how to begin. It is not waited for: what it is told meanwhile it hears when it is up."""
-        await self._loop.create_unix_connection(lambda: self, sock=self._socket)
-        path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+        try:
+            await self._loop.create_unix_connection(lambda: self, sock=self._socket)
+        except BaseException:
+            self._heard_all = True
+            self._socket.close()
+            self._signal(signal.SIGKILL)
+            raise
+        path = [str(entry) or os.getcwd() for entry in sys.path]
         self._write(wire.behind_length(json.dumps(path).encode()))
         self._write(wire.framed(_preparation(self.memory_mb)))
 

@@ -129,10 +129,10 @@ class ProcessPool:
             if not death.begun:
                 raise
             return _failed(f"the process that ran it died: {death}", logs.text())
-        if ended.fit and not _is_used_up(child, handler) and not self._closed.is_set():
-            self._idle.append(child)
-        else:
+        if not ended.fit or _is_used_up(child, handler) or self._closed.is_set():
             self._let_go(child, place)
+        elif not child.gone.done():
+            self._idle.append(child)
         return ended.ending
 
     async def _child_for(self, handler: Handler) -> Child:
