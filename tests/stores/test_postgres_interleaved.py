@@ -17,7 +17,7 @@ from support.interleaved import Bursts, ScatteredDifferential
 from support.planted_postgres import AT_ONCE, SCATTERED, Plant
 from support.postgres import several_stores
 
-HISTORIES = int(os.environ.get("PENSTOCK_TEST_HISTORIES", "12"))
+HISTORIES = int(os.environ.get("PENSTOCK_TEST_HISTORIES", "8"))
 SEED = os.environ.get("PENSTOCK_TEST_SEED")
 MOST_TRIED = 150
 """How many histories a planted bug may hide in."""
