@@ -23,6 +23,7 @@ from penstock.core.errors import LeaseLost, NotFound, PenstockError, StoreUnavai
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
+from penstock.telemetry import spans
 from penstock.worker import execution
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Ending, How
@@ -242,11 +243,13 @@ class Worker:
             if wanted - got <= 0:
                 break
             request = LeaseJobs(queue, self.name, wanted - got, self._lease_seconds)
+            asked_at = spans().now()
             [answer] = await self.queue.store.lease(self.queue.tenant, [request])
             if isinstance(answer, PenstockError):
                 raise answer
             if answer:
                 self.metrics.leased.add(len(answer), queue=queue)
+                spans().received(queue, answer, self.name, asked_at)
             for leased in answer:
                 self._take(leased)
             got += len(answer)
@@ -298,7 +301,11 @@ class Worker:
         handler = self._handlers.get(held.leased.job.type)
         started_at = time.perf_counter()
         try:
-            ending = self._unknown_type(held) if handler is None else await self._ending(handler, held)
+            if handler is None:
+                ending: Ending | None = self._unknown_type(held)
+            else:
+                with spans().processing(held.leased) as span:
+                    ending = span.ended(await self._ending(handler, held))
         except asyncio.CancelledError:
             self._hand.remove(held)  # the event loop itself is ending; the lease runs out
             raise
@@ -350,7 +357,7 @@ class Worker:
 
                     self._processes = ProcessPool(most=min(self._concurrency, os.cpu_count() or 1))
                 ending: Ending = await self._processes.run(
-                    handler, held.leased, partial(self._progress.report, held)
+                    handler, spans().carried(held.leased), partial(self._progress.report, held)
                 )
                 return ending
 
@@ -450,7 +457,8 @@ class Worker:
                 return queue.discarded(held, ending.error, logs=logs)
 
     async def _settle_batch(self, settles: list[Settle]) -> list[Settled | PenstockError]:
-        return await self.queue.store.settle(self.queue.tenant, settles)
+        with spans().settling(self._hand.leased(settles), self.name) as span:
+            return span.answered(await self.queue.store.settle(self.queue.tenant, settles))
 
     async def _give_back(self, held: InHand) -> None:
         await self._settle(held, Ending(How.RELEASE))
