@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.declared import apply_queue_settings
 from penstock.queue import Queue
+from penstock.worker.listener import listening
 from penstock.worker.worker import Stopped, Worker
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ async def run_worker(
     grace_seconds: float = 30.0,
     lease_seconds: float | None = None,
     name: str | None = None,
+    listen: str | None = None,
     handle_signals: bool | None = None,
     on_start: Callable[[Worker], None] = lambda worker: None,
 ) -> Stopped:
@@ -35,6 +37,7 @@ async def run_worker(
 
     `queues` names queues, or patterns, with weights: "emails=3,reports*"; by default those of the handlers. Signals are
     handled if this is the main thread, unless said otherwise; without them, `on_start` gets the worker, to `stop()` it.
+    `listen`, such as "127.0.0.1:9100" or ":9100", is where it answers /livez, /readyz and /metrics.
     """
     queue = app.queue
     await apply_queue_settings(queue, app.queue_settings, app.name)
@@ -49,9 +52,10 @@ async def run_worker(
         connect=None if app.is_memory else lambda: _for_keeper(app),
     )
     is_main = threading.current_thread() is threading.main_thread()
-    with _signals(worker, is_main if handle_signals is None else handle_signals):
-        on_start(worker)
-        stopped = await worker.run()
+    async with listening(worker, listen):
+        with _signals(worker, is_main if handle_signals is None else handle_signals):
+            on_start(worker)
+            stopped = await worker.run()
     logger.info("worker %s ended: %s", worker.name, stopped.name.lower().replace("_", " "))
     return stopped
 
