@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 NEVER = {
     "click", "rich", "asyncpg", "psycopg", "sqlalchemy", "pydantic", "fastapi", "starlette", "uvicorn", "httpx",
-    "redis", "boto3", "obstore", "pyarrow", "pyspark", "django", "mcp", "pytest", "hypothesis",
+    "redis", "opentelemetry", "boto3", "obstore", "pyarrow", "pyspark", "django", "mcp", "pytest", "hypothesis",
 }  # fmt: skip
 """Packages of the extras there are or will be, and of the tests."""
 

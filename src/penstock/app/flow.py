@@ -14,6 +14,7 @@ from penstock.app.sync import Sync
 from penstock.core.commands import Changed
 from penstock.core.errors import NotAllowed, PenstockError
 from penstock.core.job import Cause, Job, JobId, NewJob, Status
+from penstock.telemetry import spans
 
 if TYPE_CHECKING:
     from penstock.app.penstock import Penstock
@@ -62,7 +63,8 @@ class Flow:
 
     async def enqueue(self, *, conn: object = None) -> FlowHandle:
         """Put all of it in with one call: all jobs, or none if one is refused."""
-        answers = await self._app.queue.enqueue_many(self._jobs, conn=conn)
+        with spans().sending(self._jobs, batch=True):
+            answers = await self._app.queue.enqueue_many(self._jobs, conn=conn)
         refused = [answer for answer in answers if isinstance(answer, PenstockError)]
         if refused:
             # What did get in must not run without the rest.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.handle import JobHandle
 from penstock.app.sync import Sync
 from penstock.core.job import NewJob
+from penstock.telemetry import spans
 from penstock.worker.handlers import Handler
 
 if TYPE_CHECKING:
@@ -53,13 +54,22 @@ class JobType:
 
     def new(self, *args: Any, **kwargs: Any) -> NewJob:
         """A job that is not put in yet, for `enqueue_many` and flows. Its arguments are checked here."""
+        return spans().created(self._new(args, kwargs), own_id=self._has_own_id)
+
+    def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         payload = self.handler.arguments.payload(args, kwargs)
         return self._app.new_job(self.name, payload, {**self.handler.options, **self._options})
 
+    @property
+    def _has_own_id(self) -> bool:
+        return "id" in self._options
+
     async def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
         """Put a job in that calls the function with these arguments."""
-        return await self._app.put(self.new(*args, **kwargs), self._conn)
+        return await self._app.put(self._new(args, kwargs), self._conn, inject=not self._has_own_id)
 
     def enqueue_here(self, *args: Any, **kwargs: Any) -> JobHandle | None:
         """For `.sync`: on the caller's connection, in the caller's thread."""
-        return None if self._conn is None else self._app.put_here(self.new(*args, **kwargs), self._conn)
+        if self._conn is None:
+            return None
+        return self._app.put_here(self._new(args, kwargs), self._conn, inject=not self._has_own_id)

@@ -29,6 +29,7 @@ from penstock.core.ports import Store
 from penstock.core.requests import new_job
 from penstock.core.settings import checked_settings
 from penstock.queue import Held, Queue, Span, new_id
+from penstock.telemetry import spans
 from penstock.worker.handlers import Handler, Runs, make_handler
 from penstock.worker.worker import worker_name
 
@@ -224,6 +225,9 @@ class Penstock:
 
     def new(self, type: str, payload: object = codec.MISSING, **options: Any) -> NewJob:
         """A job that is not put in yet, by name; where its handler is known, its arguments are checked and its options hold."""
+        return spans().created(self._new(type, payload, options), own_id="id" in options)
+
+    def _new(self, type: str, payload: object, options: Mapping[str, Any]) -> NewJob:
         handler = self.handlers.get(type)
         if handler is None:
             given = {} if payload is codec.MISSING else {"payload": payload}
@@ -241,13 +245,15 @@ class Penstock:
         self, type: str, payload: object = codec.MISSING, *, conn: object = None, **options: Any
     ) -> JobHandle:
         """Put a job in by name; no handler needs to be here."""
-        return await self.put(self.new(type, payload, **options), conn)
+        return await self.put(self._new(type, payload, options), conn, inject="id" not in options)
 
     def enqueue_here(
         self, type: str, payload: object = codec.MISSING, *, conn: object = None, **options: Any
     ) -> JobHandle | None:
         """For `.sync`: on the caller's connection, in the caller's thread."""
-        return None if conn is None else self.put_here(self.new(type, payload, **options), conn)
+        if conn is None:
+            return None
+        return self.put_here(self._new(type, payload, options), conn, inject="id" not in options)
 
     async def enqueue_many(
         self, items: Iterable[NewJob | Mapping[str, Any]], *, conn: object = None
@@ -255,29 +261,38 @@ class Penstock:
         """Put many jobs in with one call; each item gets its own handle or its own error."""
         jobs = [item if isinstance(item, NewJob) else self._item(item) for item in items]
         good = [job for job in jobs if isinstance(job, NewJob)]
-        answers = iter(await self.queue.enqueue_many(good, conn=conn))
+        with spans().sending(good, batch=True):
+            answers = iter(await self.queue.enqueue_many(good, conn=conn))
         return [self._handle(next(answers)) if isinstance(job, NewJob) else job for job in jobs]
 
-    async def put(self, job: NewJob, conn: object = None) -> JobHandle:
-        """Put in a job that was made before. Calls made at the same time go to the store together."""
-        if conn is not None:
-            [answer] = await self.queue.enqueue_many([job], conn=conn)
+    async def put(self, job: NewJob, conn: object = None, *, inject: bool = False) -> JobHandle:
+        """Put in a job that was made before. Calls made at the same time go to the store together.
+
+        `inject`, for a job that nobody can send again, gives it the trace of this call.
+        """
+        with spans().sending([job], inject=inject) as jobs:
+            if conn is None:
+                return self._handle_of(await self._gathered(self.queue)(jobs[0]))
+            [answer] = await self.queue.enqueue_many(jobs, conn=conn)
             return self._handle_of(answer)
-        queue = self.queue
-        puts = self._puts.get(queue)
-        if puts is None:
+
+    def _gathered(self, queue: Queue) -> Coalesce[NewJob, Enqueued]:
+        """What gathers the single calls of one event loop."""
+        found = self._puts.get(queue)
+        if found is None:
 
             async def put_batch(jobs: list[NewJob]) -> list[Enqueued | PenstockError]:
                 return await queue.store.enqueue(queue.tenant, jobs)
 
-            puts = self._puts[queue] = Coalesce(put_batch, at_once=2)
-        return self._handle_of(await puts(job))
+            found = self._puts[queue] = Coalesce(put_batch, at_once=2)
+        return found
 
-    def put_here(self, job: NewJob, conn: object) -> JobHandle:
+    def put_here(self, job: NewJob, conn: object, *, inject: bool = False) -> JobHandle:
         if self._here is None:
             self._here = self.open()  # it opens no connection as long as it uses the caller's
-        [answer] = self._here.enqueue_now([job], conn=conn)
-        return self._handle_of(answer)
+        with spans().sending([job], inject=inject) as jobs:
+            [answer] = self._here.enqueue_now(jobs, conn=conn)
+            return self._handle_of(answer)
 
     def flow(self) -> Flow:
         """Begin a flow: jobs that wait for other jobs."""

@@ -14,6 +14,7 @@ from penstock.app.declared import apply_queue_settings
 from penstock.queue import Queue
 from penstock.scheduler.reconcile import Declaration, reconcile
 from penstock.scheduler.scheduler import Scheduler
+from penstock.worker.listener import listening
 from penstock.worker.worker import Stopped, Worker
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ async def run_worker(
     lease_seconds: float | None = None,
     name: str | None = None,
     scheduler: bool = True,
+    listen: str | None = None,
     handle_signals: bool | None = None,
     on_start: Callable[[Worker], None] = lambda worker: None,
 ) -> Stopped:
@@ -39,6 +41,7 @@ async def run_worker(
     `queues` names queues, or patterns, with weights: "emails=3,reports*"; by default those of the handlers. `scheduler`
     says whether schedules may fire from here: of all processes that may, one does. Signals are
     handled if this is the main thread, unless said otherwise; without them, `on_start` gets the worker, to `stop()` it.
+    `listen`, such as "127.0.0.1:9100" or ":9100", is where it answers /livez, /readyz and /metrics.
     """
     queue = app.queue
     await apply_declarations(app)
@@ -54,10 +57,11 @@ async def run_worker(
     )
     is_main = threading.current_thread() is threading.main_thread()
     wanted = is_main if handle_signals is None else handle_signals
-    with _on_signals(worker.stop) if wanted else nullcontext():
-        on_start(worker)
-        async with _scheduling(queue) if scheduler else nullcontext():
-            stopped = await worker.run()
+    async with listening(worker, listen):
+        with _on_signals(worker.stop) if wanted else nullcontext():
+            on_start(worker)
+            async with _scheduling(queue) if scheduler else nullcontext():
+                stopped = await worker.run()
     logger.info("worker %s ended: %s", worker.name, stopped.name.lower().replace("_", " "))
     return stopped
 

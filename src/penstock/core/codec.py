@@ -35,6 +35,16 @@ _canonical = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",
 # Not part of what was asked for: the id names the request's job, the key names the request itself.
 _NOT_IN_FINGERPRINT = frozenset({"id", "idempotency_key", "idempotency_window"})
 
+TRACE_HEADERS = frozenset(
+    {
+        "traceparent", "tracestate", "baggage",  # W3C
+        "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags",
+        "uber-trace-id", "x-amzn-trace-id",
+    }
+)  # fmt: skip
+"""Headers that say which trace a request belongs to. No part of what was asked for either: a request that is repeated
+after its reply was lost comes from another trace."""
+
 
 def encode(value: object, *, field: str, limit: int) -> JsonText:
     """Encode a value as JSON text of at most `limit` bytes, or say what is wrong with it."""
@@ -75,6 +85,8 @@ def fingerprint(asked: NewJob) -> str:
         value = getattr(asked, field.name)
         if field.name in ("payload", "headers") and value is not None:
             value = decode(value)
+        if field.name == "headers" and value is not None:
+            value = {name: told for name, told in value.items() if name not in TRACE_HEADERS} or None
         body[field.name] = plain(value)
     return hashlib.sha256(_canonical.encode(body).encode()).hexdigest()
 

@@ -51,6 +51,8 @@ class Keeper:
         """When it last looked at everything in hand: proof that it is alive."""
         self.blocked_seconds = 0.0
         """How long the event loop has been blocked in all, as far as it was noticed."""
+        self.failures = 0
+        """How often leases could not be renewed."""
 
     def start(self) -> None:
         self._worker_loop = asyncio.get_running_loop()
@@ -127,6 +129,7 @@ class Keeper:
         try:
             answers = await queue.store.heartbeat(queue.tenant, beats)
         except PenstockError as error:
+            self.failures += 1
             logger.warning("%d leases could not be renewed, trying again: %s", len(due), error)
             return
         for held, beat, answer in zip(due, beats, answers, strict=True):

@@ -23,6 +23,7 @@ from penstock.core.errors import LeaseLost, NotFound, PenstockError, StoreUnavai
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
+from penstock.telemetry import spans
 from penstock.worker import execution
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Ending, How
@@ -103,12 +104,26 @@ class Worker:
         self._processes: Any = None
         self.fed_at = time.monotonic()
         """When it last asked for jobs, or knew that it had no room for any: proof that it is alive."""
-        self.metrics.gauge("penstock_running", "Handlers running now.", lambda: self._running)
-        self.metrics.gauge("penstock_reserved", "Jobs leased and not begun.", lambda: len(self._reserve))
-        self.metrics.gauge("penstock_slots", "Handlers that may run at once.", lambda: self._concurrency)
-        self.metrics.gauge(
-            "penstock_loop_blocked_seconds", "How long the event loop was blocked.", lambda: self._keeper.blocked_seconds
-        )  # fmt: skip
+        self.has_reached_store = False
+        """Whether a call to the store has succeeded yet."""
+        self._measure()
+
+    def _measure(self) -> None:
+        gauge, counter, wakeups = self.metrics.gauge, self.metrics.counter, self.queue.store.wakeups
+        prefix, keeper, hand = "penstock_worker", self._keeper, self._hand
+        # fmt: off
+        gauge(f"{prefix}_info", "Always 1; which worker this is.", lambda: 1, worker=self.name, tenant=self.queue.tenant)
+        gauge(f"{prefix}_running", "Handlers running now.", lambda: self._running)
+        gauge(f"{prefix}_slots", "Handlers that may run at once.", lambda: self._concurrency)
+        gauge(f"{prefix}_reserved", "Jobs leased and not begun.", lambda: len(self._reserve))
+        gauge(f"{prefix}_settling", "Jobs that have ended, and wait to be settled.", lambda: sum(held.settling for held in hand))
+        gauge(f"{prefix}_feeding_age_seconds", "Since it last asked for jobs, or had no room.", lambda: self.ages()["feeding"])
+        gauge(f"{prefix}_keeper_age_seconds", "Since all leases were last looked after.", lambda: self.ages()["keeper"])
+        gauge(f"{prefix}_wakeups_healthy", "Whether wake-ups arrive; without them pick-up is slower.", lambda: wakeups.status().healthy)
+        gauge(f"{prefix}_ready", "Whether it has reached the store and is not stopping.", lambda: self.has_reached_store and not self.is_stopping)
+        counter(f"{prefix}_loop_blocked_seconds_total", "How long the event loop was blocked.", lambda: keeper.blocked_seconds)
+        counter(f"{prefix}_heartbeat_failures_total", "Times that leases could not be renewed.", lambda: keeper.failures)
+        # fmt: on
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,8 +159,16 @@ class Worker:
 
     def is_alive(self, patience_seconds: float = 60.0) -> bool:
         """Whether its loops have shown themselves lately."""
-        oldest = min(self._keeper.passed_at, self.fed_at)
-        return self._stopping.is_set() or time.monotonic() - oldest < patience_seconds
+        return self._stopping.is_set() or not self.late(patience_seconds)
+
+    def late(self, patience_seconds: float = 60.0) -> list[str]:
+        """The loops that have not."""
+        return [name for name, age in self.ages().items() if age >= patience_seconds]
+
+    def ages(self) -> dict[str, float]:
+        """How many seconds ago each of its loops has shown itself; from any thread."""
+        now = time.monotonic()
+        return {"feeding": now - self.fed_at, "keeper": now - self._keeper.passed_at}
 
     async def _wind_down(self) -> Stopped:
         reserved = [self._reserve.popleft() for _ in range(len(self._reserve))]
@@ -186,9 +209,11 @@ class Worker:
     async def _keep_feeding(self) -> None:
         waits = Backoff(self._random, 0.05, 5.0)
         while True:
+            self.fed_at = time.monotonic()  # a store that is away is no reason to end this process
             try:
                 await self._feed()
             except PenstockError as error:
+                self.metrics.lease_failures.add()
                 pause = next(waits)
                 logger.warning("leasing failed, trying again in %.2f s: %s", pause, error)
                 await asyncio.sleep(pause)
@@ -242,14 +267,17 @@ class Worker:
             if wanted - got <= 0:
                 break
             request = LeaseJobs(queue, self.name, wanted - got, self._lease_seconds)
+            asked_at = spans().now()
             [answer] = await self.queue.store.lease(self.queue.tenant, [request])
             if isinstance(answer, PenstockError):
                 raise answer
             if answer:
                 self.metrics.leased.add(len(answer), queue=queue)
+                spans().received(queue, answer, self.name, asked_at)
             for leased in answer:
                 self._take(leased)
             got += len(answer)
+        self.has_reached_store = True
         return got
 
     def _take(self, leased: Leased) -> None:
@@ -298,7 +326,11 @@ class Worker:
         handler = self._handlers.get(held.leased.job.type)
         started_at = time.perf_counter()
         try:
-            ending = self._unknown_type(held) if handler is None else await self._ending(handler, held)
+            if handler is None:
+                ending: Ending | None = self._unknown_type(held)
+            else:
+                with spans().processing(held.leased) as span:
+                    ending = span.ended(await self._ending(handler, held))
         except asyncio.CancelledError:
             self._hand.remove(held)  # the event loop itself is ending; the lease runs out
             raise
@@ -350,7 +382,7 @@ class Worker:
 
                     self._processes = ProcessPool(most=min(self._concurrency, os.cpu_count() or 1))
                 ending: Ending = await self._processes.run(
-                    handler, held.leased, partial(self._progress.report, held)
+                    handler, spans().carried(held.leased), partial(self._progress.report, held)
                 )
                 return ending
 
@@ -424,6 +456,7 @@ class Worker:
             self.metrics.lost.add()
             logger.warning("job %s had ended here (%s), but its lease was lost before", held.id, ending.how)
         except StoreUnavailable as error:
+            self.metrics.unsettled.add()
             logger.error(
                 "job %s ended (%s), but that could not be told: %s; it will run again",
                 held.id,
@@ -450,7 +483,8 @@ class Worker:
                 return queue.discarded(held, ending.error, logs=logs)
 
     async def _settle_batch(self, settles: list[Settle]) -> list[Settled | PenstockError]:
-        return await self.queue.store.settle(self.queue.tenant, settles)
+        with spans().settling(self._hand.leased(settles), self.name) as span:
+            return span.answered(await self.queue.store.settle(self.queue.tenant, settles))
 
     async def _give_back(self, held: InHand) -> None:
         await self._settle(held, Ending(How.RELEASE))
