@@ -61,5 +61,6 @@ class JobType:
         return await self._app.put(self.new(*args, **kwargs), self._conn)
 
     def enqueue_here(self, *args: Any, **kwargs: Any) -> JobHandle | None:
-        """For `.sync`: on the caller's connection, in the caller's thread."""
-        return None if self._conn is None else self._app.put_here(self.new(*args, **kwargs), self._conn)
+        """For `.sync`: in the caller's thread, if it belongs there."""
+        here = self._app.puts_here(self._conn)
+        return self._app.put_here(self.new(*args, **kwargs), self._conn) if here else None
