@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -11,6 +12,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from penstock.core.bounds import LONGEST_LEASE_SECONDS
 from penstock.core.codec import decode
 from penstock.core.commands import Leased
 from penstock.core.job import Job, JobId, LeaseToken, NewJob, Status
@@ -73,7 +75,7 @@ def make_job(type: str = "test.job", **options: Any) -> NewJob:
 
 
 class Ran(Struct, frozen=True, gc=False):
-    """One attempt made by `run_until_idle`."""
+    """One attempt made by `run_until_idle`, or by the test kit."""
 
     job: Job
     status: Status
@@ -90,20 +92,47 @@ async def run_until_idle(
     time jumps to whenever the next job is due, so retries and delays take no time; without one, only what
     is due now runs. More than `most` attempts raise: something goes round in circles.
     """
+    return await attempt_until_idle(
+        queue, lambda leased: _run(queue, handlers, leased), clock=clock, most=most
+    )
+
+
+async def attempt_until_idle(
+    queue: Queue,
+    attempt: Callable[[Leased], Awaitable[Ran]],
+    *,
+    clock: FakeClock | None = None,
+    most: int = 10_000,
+) -> list[Ran]:
+    """`run_until_idle` for any way to run a job and settle it."""
     ran: list[Ran] = []
     while True:
         names = [view.name for view in await queue.queues()]
-        batch = [leased for name in names for leased in await queue.lease(name, worker="test", limit=100)]
-        for leased in batch:
-            ran.append(await _run(queue, handlers, leased))
-            if len(ran) > most:
-                raise AssertionError(f"{most:,} attempts and still not idle; the last was {ran[-1]}")
-        if batch:
+        before = len(ran)
+        for name in names:
+            # One at a time: what a handler cancels is then not in our hands already. And for as long as there is,
+            # because nobody sends heartbeats while a handler moves the clock.
+            for leased in await queue.lease(name, worker="test", lease_seconds=LONGEST_LEASE_SECONDS):
+                ran.append(await attempt(leased))
+                if len(ran) > most:
+                    raise AssertionError(
+                        f"{most:,} attempts and still not idle; the last were {_summed_up(ran[-min(100, most) :])}"
+                    )
+        if len(ran) > before:
             continue
         due_at = await queue.next_at(names)
         if clock is None or due_at is None or due_at <= clock.now():
             return ran
         clock.set(due_at)
+
+
+def _summed_up(ran: list[Ran]) -> str:
+    """Which jobs ran and what became of them, the most frequent first."""
+    counts = Counter((each.job.type, each.job.payload, each.status) for each in ran)
+    shown = [
+        f"{times} × {type} {payload} → {status}" for (type, payload, status), times in counts.most_common(5)
+    ]
+    return "; ".join(shown) + (f"; and {len(counts) - 5} others" if len(counts) > 5 else "")
 
 
 async def _run(queue: Queue, handlers: Mapping[str, Handler], leased: Leased) -> Ran:

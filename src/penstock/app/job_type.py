@@ -69,7 +69,7 @@ class JobType:
         return await self._app.put(self._new(args, kwargs), self._conn, inject=not self._has_own_id)
 
     def enqueue_here(self, *args: Any, **kwargs: Any) -> JobHandle | None:
-        """For `.sync`: on the caller's connection, in the caller's thread."""
-        if self._conn is None:
+        """For `.sync`: in the caller's thread, if it belongs there."""
+        if not self._app.puts_here(self._conn):
             return None
         return self._app.put_here(self._new(args, kwargs), self._conn, inject=not self._has_own_id)

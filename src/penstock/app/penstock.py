@@ -7,8 +7,8 @@ import atexit
 import re
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -70,6 +70,7 @@ class Penstock:
         self._puts: weakref.WeakKeyDictionary[Queue, Coalesce[NewJob, Enqueued]] = weakref.WeakKeyDictionary()
         self._memory: Queue | None = None
         self._here: Queue | None = None
+        self._lent_here = False
         self._home: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self.portal = Portal(self._home_loop)
 
@@ -198,6 +199,19 @@ class Penstock:
             return Queue(self._given_store, tenant=self.tenant, actor=self.name)
         return connect(self.address.url, tenant=self.tenant, actor=self.name, migrates=self.address.migrates)
 
+    @contextmanager
+    def using(self, queue: Queue, *, here: bool = False) -> Iterator[Self]:
+        """Use this door instead of its own while the block runs: how tests put an app on a store in memory.
+
+        With `here`, `.sync` puts jobs in from the caller's own thread; the store must allow that, as for `conn`.
+        """
+        own = self._given_store, self._memory, self._here, self._lent_here
+        self._given_store, self._memory, self._here, self._lent_here = queue.store, queue, queue, here
+        try:
+            yield self
+        finally:
+            self._given_store, self._memory, self._here, self._lent_here = own
+
     def _home_loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop this app is used in, if one runs; not the one behind `.sync`."""
         loop = None if self._home is None else self._home()
@@ -250,8 +264,8 @@ class Penstock:
     def enqueue_here(
         self, type: str, payload: object = codec.MISSING, *, conn: object = None, **options: Any
     ) -> JobHandle | None:
-        """For `.sync`: on the caller's connection, in the caller's thread."""
-        if conn is None:
+        """For `.sync`: in the caller's thread, if it belongs there."""
+        if not self.puts_here(conn):
             return None
         return self.put_here(self._new(type, payload, options), conn, inject="id" not in options)
 
@@ -282,10 +296,14 @@ class Penstock:
         if found is None:
 
             async def put_batch(jobs: list[NewJob]) -> list[Enqueued | PenstockError]:
-                return await queue.store.enqueue(queue.tenant, jobs)
+                return await queue.enqueue_many(jobs)
 
             found = self._puts[queue] = Coalesce(put_batch, at_once=2)
         return found
+
+    def puts_here(self, conn: object) -> bool:
+        """Whether `.sync` is to put a job in from the caller's thread, not by an event loop."""
+        return conn is not None or (self._lent_here and self._home_loop() is None)
 
     def put_here(self, job: NewJob, conn: object, *, inject: bool = False) -> JobHandle:
         if self._here is None:

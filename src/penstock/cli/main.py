@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
+from typing import Any
 
 try:
     import click
@@ -10,6 +13,27 @@ except ModuleNotFoundError:
     sys.exit('The penstock command needs its extra: pip install "penstock[cli]"')
 
 import penstock
+
+
+def logging_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a command that runs for long logs."""
+
+    @functools.wraps(command)
+    def run(log_level: str, log_format: Any, **options: Any) -> None:
+        from penstock.logs import set_up_logging
+
+        set_up_logging(log_level, log_format)
+        command(**options)
+
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    level = click.option(
+        "--log-level", default="info", show_default=True, type=levels, help="How much to log."
+    )
+    form = click.option(
+        "--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]),
+        help="Text for people (on a terminal), JSON for programs.",
+    )  # fmt: skip
+    return level(form(run))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -97,7 +121,13 @@ def migrate(url: str | None, as_sql: bool, check: bool) -> None:
     show_default=True,
     help="Whether schedules may fire from here; of all who may, one does.",
 )
+@click.option(
+    "--listen",
+    metavar="[HOST]:PORT",
+    help="Where to answer /livez, /readyz and /metrics; of several processes, the second on the next port, and so on.",
+)
 @click.option("--name", help="What this worker is called; by default, host and process.")
+@logging_options
 def worker(
     target: str,
     queues: str | None,
@@ -106,6 +136,7 @@ def worker(
     grace: float,
     lease: float | None,
     scheduler: bool,
+    listen: str | None,
     name: str | None,
 ) -> None:
     """Run the jobs of an app.
@@ -119,21 +150,10 @@ def worker(
 
     app = load_app(target)
     if processes > 1:
-        click.echo(f"{processes} workers for {target}", err=True)
         if name is not None:
             raise click.UsageError("--name is for one process: each worker has a name of its own")
-        options = {
-            "--queues": queues,
-            "--concurrency": concurrency,
-            "--grace": grace,
-            "--lease": lease,
-            "--name": name,
-        }
-        given = [
-            text for option, value in options.items() if value is not None for text in (option, str(value))
-        ]
-        given.append("--scheduler" if scheduler else "--no-scheduler")
-        leave(Watch([sys.executable, "-m", "penstock", "worker", target, *given], processes).run())
+        command = [sys.executable, "-m", "penstock", *sys.argv[1:], "--processes", "1"]
+        leave(Watch(command, processes).run())
     leave(
         work(
             app,
@@ -142,6 +162,7 @@ def worker(
             grace_seconds=grace,
             lease_seconds=lease,
             scheduler=scheduler,
+            listen=listen,
             name=name,
         )
     )
@@ -149,6 +170,7 @@ def worker(
 
 @main.command()
 @click.argument("target", metavar="MODULE:APP")
+@logging_options
 def scheduler(target: str) -> None:
     """Fire the schedules of an app and tidy up after time, without running jobs.
 

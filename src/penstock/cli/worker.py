@@ -20,7 +20,7 @@ from penstock.worker.worker import Stopped, Worker
 logger = logging.getLogger("penstock")
 
 WATCHED = "PENSTOCK_WATCHED"
-"""Set for a worker whose parent watches over it: it ends when its standard input does, and so with its parent."""
+"""The number of a worker whose parent watches over it: it ends when its standard input does, and so with its parent."""
 CRASHED = 70
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
 
@@ -33,14 +33,23 @@ def work(app: Penstock, **options: Any) -> int:
 
 async def _work(app: Penstock, options: dict[str, Any]) -> Stopped:
     def started(worker: Worker) -> None:
-        if os.environ.get(WATCHED):
+        if WATCHED in os.environ:
             _end_with_parent(worker)
         logger.info("worker %s is at work", worker.name)
 
+    listen = options.pop("listen", None)
+    if listen is not None:
+        options["listen"] = _own_port(listen, int(os.environ.get(WATCHED, "0")))
     try:
         return await run_worker(app, handle_signals=True, on_start=started, **options)
     finally:
         await app.close()
+
+
+def _own_port(listen: str, number: int) -> str:
+    """Where the worker of this number listens: each on a port of its own, unless the system picks one."""
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdigit() and port != "0" else listen
 
 
 def _end_with_parent(worker: Worker) -> None:
@@ -70,38 +79,41 @@ class Watch:
     def __init__(self, command: Sequence[str], processes: int) -> None:
         self._command = list(command)
         self._processes = processes
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._codes: list[int] = []
         self._crashes = 0
         self._stops = 0
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        for _ in range(self._processes):
-            self._start()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, self._stop)
+        for number in range(self._processes):
+            self._start(number)
         while self._children:
             pid, status = os.waitpid(-1, 0)
-            child = self._children.pop(pid, None)
-            if child is None:
+            if pid not in self._children:
                 continue
+            number, child = self._children.pop(pid)
             child.returncode = os.waitstatus_to_exitcode(status)
             assert child.stdin is not None
             child.stdin.close()
             if self._stops:
                 self._codes.append(child.returncode)
             else:
-                self._replace(child)
+                self._replace(number, child)
         return max((code if code >= 0 else CRASHED for code in self._codes), default=0)
 
-    def _start(self) -> None:
+    def _start(self, number: int) -> None:
         # A session of their own: Ctrl-C at a terminal reaches them through us, once.
         child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, env={**os.environ, WATCHED: "1"}, start_new_session=True
+            self._command,
+            stdin=subprocess.PIPE,
+            env={**os.environ, WATCHED: str(number)},
+            start_new_session=True,
         )
-        self._children[child.pid] = child
+        self._children[child.pid] = (number, child)
 
-    def _replace(self, child: subprocess.Popen[bytes]) -> None:
+    def _replace(self, number: int, child: subprocess.Popen[bytes]) -> None:
         self._crashes += 1
         pause = min(FIRST_SECONDS * 2 ** (self._crashes - 1), LONGEST_SECONDS)
         logger.error(
@@ -111,9 +123,9 @@ class Watch:
         while not self._stops and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))  # a signal ends the wait at the next look
         if not self._stops:
-            self._start()
+            self._start(number)
 
     def _stop(self, number: int, frame: object) -> None:
         self._stops += 1
-        for child in list(self._children.values()):
+        for _, child in list(self._children.values()):
             child.send_signal(signal.SIGTERM)
