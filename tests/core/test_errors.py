@@ -13,6 +13,7 @@ from penstock.core.errors import (
     IdConflict,
     IdempotencyConflict,
     InvalidInput,
+    JobFailed,
     JobNotFound,
     LeaseLost,
     NotAllowed,
@@ -42,6 +43,7 @@ RAISED: list[PenstockError] = [
     NotAllowed(ID, "redrive", "running"),
     NotLeasable(ID, "the queue is paused"),
     LeaseLost(ID),
+    JobFailed("01890a5d-ac96-774b-bcce-b302099a8057", "dead", "boom", "exhausted"),
     StoreUnavailable("PostgreSQL", "connection refused"),
     UnknownStore("ftp://host", "memory://"),
 ]

@@ -374,11 +374,21 @@ class Session:
                 rows.as_json(new),
             )
 
-    async def load_use(self, queue: str) -> tuple[datetime | None, int, dict[str | None, KeyUse]]:
-        """What a queue and its keys have used up, and what runs; the caller holds the queue's lock."""
+    async def load_use(
+        self, queue: str, *, goes_on: bool = False
+    ) -> tuple[datetime | None, int, dict[str | None, KeyUse]]:
+        """What a queue and its keys have used up, and what runs; the caller holds the queue's lock.
+
+        `goes_on` lets the session's time go on to now: waiting for the lock may have taken long, and a lease must not seem
+        to begin before the one ended whose place it takes.
+        """
         row = await self.connection.fetchrow(
-            "SELECT full_until, turn FROM penstock.queue WHERE tenant = $1 AND name = $2", self.tenant, queue
+            "SELECT full_until, turn, clock_timestamp() AS now FROM penstock.queue WHERE tenant = $1 AND name = $2",
+            self.tenant,
+            queue,
         )
+        if goes_on and row is not None:
+            self.now = row["now"]
         running = await self.connection.fetch(
             "SELECT key, count(*) AS n FROM penstock.lease WHERE tenant = $1 AND queue = $2 GROUP BY key",
             self.tenant,

@@ -195,11 +195,12 @@ class PostgresStore(Reading):
         return [Leased(job, job.lease.token, parents(job.asked)) for job in jobs if job.lease is not None]
 
     async def _lease_governed(self, session: Session, request: LeaseJobs) -> list[Leased]:
-        tenant, queue, now = session.tenant, request.queue, session.now
+        tenant, queue = session.tenant, request.queue
         await session.load_settings([queue], lock=True)  # one caller at a time from here on
         lane = session.rules.ledger.lane(queue)
         settings = lane.settings
-        full_until, turn, keys = await session.load_use(queue)
+        full_until, turn, keys = await session.load_use(queue, goes_on=self._clock is None)
+        now = session.now
         lane.resume(full_until, turn, keys, now)
         if lane.is_barred(now):
             return []
