@@ -17,7 +17,7 @@ leeway, and no more than this:
   nobody else's, within every limit, rate and pause, and first of its ordering key. The reference takes these very jobs,
   so what follows from them (turns, rates, lines) is held against everything that comes later.
 - It passes over a job that should have come first only if another call of the burst was *busy* with that job: named it,
-  leased it or changed it, or did so to a job of its flow or of its ordering key. A queue with limits may pass over
+  leased it, changed it or noticed that its time was up, or did so to a job of its flow or of its ordering key. A queue with limits may pass over
   others as well, if there is such a job, because its candidates are looked up key by key before they are locked.
 - It answers with fewer jobs than there were only as far as jobs of its queue were kept busy by calls that are not
   leases: two leases never take from each other's number.
@@ -39,6 +39,7 @@ from typing import Any, ClassVar, cast
 from penstock.core.commands import Ack, Filter, Leased, LeaseJobs, TakeJob
 from penstock.core.errors import NotLeasable
 from penstock.core.job import Job, JobId
+from penstock.core.lifecycle import ACTIVE
 from penstock.core.machine import Machine
 from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
@@ -256,6 +257,7 @@ class Bursts(History):
         self.dice = Random(seed)
         self.stores: Sequence[Store] = ()
         self.orders = [Serial()]
+        self.seen: dict[str, list[Job]] = {}
         self.recorder: _Recorder | None = None
         super().__init__()
 
@@ -329,11 +331,10 @@ class Bursts(History):
     def burst(self, chains: Sequence[Sequence[Call]]) -> None:
         """Send chains of calls at once, each through its own store; then look for a serial order that explains it."""
         tenants = sorted({tenant for chain in chains for call in chain for tenant in call.tenants})
-        # As last seen: what time has done since is noticed by whoever comes first, who is busy with it meanwhile.
-        before = {tenant: dict(self.orders[0].machine(tenant).ledger.jobs) for tenant in tenants}
         answers = self.loop.run_until_complete(self._send(chains))
         after = self.loop.run_until_complete(self._read(tenants))
-        units = list(self._units(chains, answers, before, after))
+        units = list(self._units(chains, answers, after))
+        self.seen |= {tenant: reads["jobs"] for tenant, reads in after.items()}
         found: list[Serial] = []
         for order in self.orders:
             for serial in serial_orders(order, units):
@@ -369,7 +370,6 @@ class Bursts(History):
         self,
         chains: Sequence[Sequence[Call]],
         answers: Sequence[Sequence[Any]],
-        before: dict[str, dict[JobId, Job]],
         after: dict[str, Any],
     ) -> Iterator[list[Unit]]:
         now = self.clock.now()
@@ -380,11 +380,12 @@ class Bursts(History):
             if call.verb == "lease"
             for one in answer[0]
         }
-        known = [job for jobs in before.values() for job in jobs.values()]
-        known += [job for reads in after.values() for job in reads["jobs"]]
-        then = {job.id: job for jobs in before.values() for job in jobs.values()}
+        then = {job.id: job for tenant in after for job in self.seen.get(tenant, ())}
         since = {job.id: job for reads in after.values() for job in reads["jobs"]}
+        known = [*then.values(), *since.values()]
         changed = {job_id for job_id in then.keys() | since.keys() if then.get(job_id) != since.get(job_id)}
+        # What time has done since is noticed by every call that is not hot, whatever it is about.
+        noticed = {job.id for job in then.values() if overdue(job, now)}
         for chain, answered in zip(chains, answers, strict=True):
             others = [
                 (call, answer)
@@ -399,7 +400,7 @@ class Bursts(History):
                     named = {
                         job_id for call, answer in others if call.verb != "lease" for job_id in call.names(answer)
                     }  # fmt: skip
-                    withheld = related(named | (changed - leased), known)
+                    withheld = related(named | noticed | (changed - leased), known)
                     withheld |= in_line_with(leased - ours, known) - leased
                     units.append(Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld)))
                 elif call.verb == "settle" and all(isinstance(item, Ack) for item in call.args[1]):
@@ -447,6 +448,13 @@ def serial_orders(start: Serial, chains: Sequence[Sequence[Unit]]) -> Iterator[S
                 yield from serial_orders(
                     tried, [*chains[:number], chain[1:], *chains[number + 1 :]]
                 )  # fmt: skip
+
+
+def overdue(job: Job, now: datetime) -> bool:
+    """Whether time has done something to this job that may not have been noticed yet."""
+    if job.lease is not None:
+        return job.lease.expires_at <= now
+    return job.expires_at is not None and job.expires_at <= now and job.leases == 0 and job.status in ACTIVE
 
 
 def related(ids: set[JobId], jobs: Sequence[Job]) -> set[JobId]:
