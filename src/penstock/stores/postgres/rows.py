@@ -56,18 +56,19 @@ def to_options(asked: NewJob) -> str | None:
     return msgspec.json.encode(options).decode() if options else None
 
 
-def to_asked(row: Row) -> NewJob:
+def to_asked(row: Row, queue: str) -> NewJob:
     """What was asked for."""
     options = row["options"]
     if options is None:
         return NewJob(
-            JobId(str(row["id"])), row["type"], row["queue"], JsonText(row["payload"]), row["priority"], row["asked_run_at"],
+            JobId(str(row["id"])), row["type"], queue, JsonText(row["payload"]), row["priority"], row["asked_run_at"],
             key=row["key"], schedule=row["schedule"],
         )  # fmt: skip
     given = msgspec.json.decode(options)
     given |= {
         "id": str(row["id"]),
-        **{name: row[name] for name in _COLUMNS[1:-1]},
+        "queue": queue,
+        **{name: row[name] for name in _COLUMNS if name not in ("id", "queue", "run_at")},
         "run_at": row["asked_run_at"],
     }
     return msgspec.convert(given, NewJob)
@@ -79,17 +80,17 @@ def to_job(row: Row) -> Job:
     if row["token"] is not None:
         lease = Lease(LeaseToken(row["token"]), row["worker"], row["taken_at"], row["until"], row["seconds"])
     return Job(
-        to_asked(row), row["tenant"], row["created_at"], row["scheduled_at"], Status(row["status"]), row["run_at"],
+        to_asked(row, row["queue"]), row["tenant"], row["created_at"], row["scheduled_at"], Status(row["status"]), row["run_at"],
         row["start_by"], row["attempts"], row["leases"], lease, row["cancel_requested"], row["result"], row["error"],
         None if row["cause"] is None else Cause(row["cause"]), row["ended_at"], row["progress"],
     )  # fmt: skip
 
 
-def leased_job(row: Row) -> Job:
-    """A job from what the lease statement returns."""
-    lease = Lease(LeaseToken(row["token"]), row["worker"], row["taken_at"], row["until"], row["seconds"])
+def leased_job(row: Row, tenant: str, queue: str, worker: str) -> Job:
+    """A job from what the lease statement returns to one who knows the rest."""
+    lease = Lease(LeaseToken(row["token"]), worker, row["now"], row["until"], row["seconds"])
     return Job(
-        to_asked(row), row["tenant"], row["created_at"], row["scheduled_at"], Status.RUNNING, row["run_at"],
+        to_asked(row, queue), tenant, row["created_at"], row["scheduled_at"], Status.RUNNING, row["run_at"],
         row["start_by"], row["attempts"], row["leases"], lease, error=row["error"],
     )  # fmt: skip
 

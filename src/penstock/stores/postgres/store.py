@@ -142,7 +142,7 @@ class PostgresStore(Reading):
             if found and found[0]["governed"]:
                 self._governed.add((tenant, request.queue))
                 return await self._by_rules(tenant, lambda session: self._lease_governed(session, request))
-            jobs = await self._leased_jobs(tenant, request.queue, found)
+            jobs = await self._leased_jobs(tenant, request, found)
             jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
             if found:
                 self._noticed[tenant] = found[0]["now"] - MARGIN
@@ -152,15 +152,16 @@ class PostgresStore(Reading):
             return [Leased(job, job.lease.token) for job in jobs if job.lease is not None]
         return []
 
-    async def _leased_jobs(self, tenant: str, queue: str, found: Sequence[Any]) -> list[Job]:
+    async def _leased_jobs(self, tenant: str, request: LeaseJobs, found: Sequence[Any]) -> list[Job]:
+        queue, worker = request.queue, request.worker
         leased = [row for row in found if row["id"] is not None]
         outside = [row["id"] for row in leased if row["outside"]]
         if leased:
             self._window.saw((tenant, queue), leased[0]["now"], [row["id"] for row in leased], bool(outside))
         if not outside:
-            return [rows.leased_job(row) for row in leased]
+            return [rows.leased_job(row, tenant, queue, worker) for row in leased]
         asked = {row["id"]: row for row in await self._fetch(sql("asked"), tenant, outside)}
-        return [rows.leased_job({**row, **asked.get(row["id"], {})}) for row in leased]
+        return [rows.leased_job({**row, **asked.get(row["id"], {})}, tenant, queue, worker) for row in leased]
 
     def _noticed_until(self, tenant: str) -> datetime:
         """Up to when every lease that ran out is known to have been noticed, by us or by others."""
