@@ -87,7 +87,7 @@ async def explain(database: asyncpg.Connection) -> dict[str, Any]:
         "finding": sum(
             _buffers(node)
             for node in _nodes(plan["Plan"])
-            if node["Node Type"].startswith("Index") and node["Relation Name"] != "job"
+            if node["Node Type"].startswith("Index") and not node["Relation Name"].startswith("job")
         ),
     }
 

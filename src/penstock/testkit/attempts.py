@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from penstock.app.sync import Portal
 from penstock.core import bounds
 from penstock.core.codec import JsonText
-from penstock.core.commands import Heartbeat, Leased, Settle
+from penstock.core.commands import Heartbeat, Leased
 from penstock.queue import Queue
 from penstock.testing import Ran
 from penstock.worker import execution
@@ -20,6 +20,7 @@ from penstock.worker.arguments import to_json
 from penstock.worker.context import HowItEnds, JobContext
 from penstock.worker.execution import Ending, How
 from penstock.worker.handlers import Handler
+from penstock.worker.settling import settle_for
 
 logger = logging.getLogger("penstock.testkit")
 
@@ -98,7 +99,7 @@ async def attempt(
         await queue.store.heartbeat(queue.tenant, [Heartbeat(leased.id, leased.token, None, told[-1])])
     if not waits and ending.how in (How.NACK, How.SNOOZE):
         ending = ending_now(ending)
-    [settled] = await queue.settle_many([_settle(queue, leased, ending)])
+    [settled] = await queue.settle_many([settle_for(queue, leased, ending)])
     if isinstance(settled, Exception):
         raise settled
     meant = ending.how is not How.NACK or isinstance(error, HowItEnds)
@@ -133,20 +134,3 @@ def _watched(handler: Handler) -> tuple[Handler, list[BaseException]]:
             raise
 
     return dataclasses.replace(handler, function=call_async if handler.is_async else call), raised
-
-
-def _settle(queue: Queue, leased: Leased, ending: Ending) -> Settle:
-    logs = ending.logs
-    match ending.how:
-        case How.ACK:
-            return queue.acked_text(leased, ending.result, logs=logs)
-        case How.NACK:
-            return queue.nacked(
-                leased, ending.error, retry=ending.retry, retry_in=ending.delay_seconds, logs=logs
-            )
-        case How.RELEASE:
-            return queue.released(leased, delay=ending.delay_seconds, logs=logs)
-        case How.SNOOZE:
-            return queue.snoozed(leased, ending.delay_seconds or 0, logs=logs)
-        case How.DISCARD:
-            return queue.discarded(leased, ending.error, logs=logs)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import asdict
 
 from penstock.core import bounds, codec
 from penstock.core.codec import JsonText
@@ -74,17 +75,18 @@ class Arguments:
     def load(self, payload: JsonText) -> dict[str, Any]:
         """The arguments to call the handler with."""
         try:
-            loaded = self._decoder.decode(payload)
+            if not self._takes_more:
+                loaded = self._decoder.decode(payload)
+            else:
+                more = msgspec.json.decode(payload)
+                loaded = msgspec.convert(more, self._type, dec_hook=_from_plain)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             found = _PATH.search(str(error))
             field = found["path"] if found and found["path"] else "arguments"
             problem = _PATH.sub("", str(error)).replace("`", "")
             raise InvalidInput(field, f"fit {self._shown()} ({problem})", payload) from None
-        values = {name: getattr(loaded, name) for name in self._type.__struct_fields__}
-        values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
-        if self._takes_more:
-            values |= {name: value for name, value in codec.decode(payload).items() if name not in values}
-        return values
+        values = {name: value for name, value in asdict(loaded).items() if value is not msgspec.UNSET}
+        return {**more, **values} if self._takes_more else values
 
     def _shown(self) -> str:
         return (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum, auto
 
 from penstock.core.codec import JsonText
-from penstock.core.commands import Leased, Settle
+from penstock.core.commands import Leased
 from penstock.core.job import JobId, LeaseToken
 
 
@@ -75,12 +75,6 @@ class Hand:
 
     def __contains__(self, held: InHand) -> bool:
         return held.token in self._jobs
-
-    def leased(self, settles: Iterable[Settle]) -> Iterator[Leased]:
-        """What was leased of what is being settled; looked up only if somebody wants to know."""
-        for settle in settles:
-            if (held := self._jobs.get(settle.token)) is not None:
-                yield held.leased
 
     def add(self, held: InHand) -> None:
         self._jobs[held.token] = held

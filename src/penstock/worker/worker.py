@@ -16,10 +16,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from penstock.coalesce import Coalesce
 from penstock.core import bounds
-from penstock.core.commands import Beat, Leased, LeaseJobs, Settle, Settled
-from penstock.core.errors import LeaseLost, NotFound, PenstockError, StoreUnavailable
+from penstock.core.commands import Beat, Leased, LeaseJobs
+from penstock.core.errors import LeaseLost, NotFound, PenstockError
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
@@ -33,6 +32,7 @@ from penstock.worker.handlers import Handler, Runs
 from penstock.worker.keeper import Keeper
 from penstock.worker.metrics import Metrics
 from penstock.worker.progress import Progress
+from penstock.worker.settling import Settling
 
 logger = logging.getLogger("penstock.worker")
 
@@ -40,6 +40,9 @@ UNKNOWN_SECONDS = 30.0
 QUEUES_SECONDS = 10.0
 LAST_SECONDS = 5.0
 MOST_AHEAD = bounds.MOST_LEASED
+
+
+_OUTCOMES = {how: ("outcome", how.value) for how in How}
 
 
 class Stopped(IntEnum):
@@ -97,7 +100,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._unknown: set[str] = set()
-        self._settles: Coalesce[Settle, Settled] = Coalesce(self._settle_batch, at_once=2, backlog=5_000)
+        self._settling = Settling(queue, self.name, self.metrics, self._let_go)
         self._keeper = Keeper(self._hand, queue, self._on_beat, connect)
         self._progress = Progress(queue, self._on_beat)
         self._threads: ThreadPoolExecutor | None = None
@@ -141,7 +144,7 @@ class Worker:
             feeding.cancel()
             await self._keeper.stop()
             await self._progress.close()
-            await self._settles.close()
+            await self._settling.close()
             if self._processes is not None:
                 await self._processes.close()
             if self._threads is not None:
@@ -172,7 +175,8 @@ class Worker:
 
     async def _wind_down(self) -> Stopped:
         reserved = [self._reserve.popleft() for _ in range(len(self._reserve))]
-        await asyncio.gather(*(self._give_back(held) for held in reserved))
+        for held in reserved:
+            self._give_back(held)
         hurrying = asyncio.create_task(self._hurry.wait())
         draining = asyncio.create_task(self._drained())
         try:
@@ -193,7 +197,9 @@ class Worker:
                 self._stop_job(held, Stop.SHUTDOWN)
             await asyncio.wait([draining], timeout=LAST_SECONDS)
             # What is deaf to that may go on, but not with its job.
-            await asyncio.gather(*(self._give_back(held) for held in self._hand if not held.settling))
+            for held in self._hand:
+                if not held.settling:
+                    self._give_back(held)
             return Stopped.HURRIED if self._hurry.is_set() else Stopped.CUT_OFF
         finally:
             hurrying.cancel()
@@ -259,7 +265,7 @@ class Worker:
                     await self._room.wait()
             except TimeoutError:
                 self.fed_at = time.monotonic()
-                await self._return_what_waits()
+                self._return_what_waits()
 
     async def _lease(self, queues: Iterable[str], wanted: int) -> int:
         got = 0
@@ -288,13 +294,13 @@ class Worker:
         else:
             self._reserve.append(held)
 
-    async def _return_what_waits(self) -> None:
+    def _return_what_waits(self) -> None:
         """Give back jobs that have waited here for a second: others may have time for them."""
         now = time.monotonic()
         late = [held for held in self._reserve if now - held.renewed_at > 1.0]
         for held in late:
             self._reserve.remove(held)
-        await asyncio.gather(*(self._give_back(held) for held in late))
+            self._give_back(held)
 
     async def _sleep(self, bell: Bell, queues: list[str], wait: float) -> bool:
         """Wait until there may be something to lease; says whether somebody rang."""
@@ -338,8 +344,9 @@ class Worker:
             self._ended()
         if ending is not None:
             self._count(held, ending, time.perf_counter() - started_at)
-            await self._settle(held, ending)
-        self._let_go(held)
+            self._settling.put(held, ending)
+        else:
+            self._let_go(held)
 
     async def _ending(self, handler: Handler, held: InHand) -> Ending | None:
         """How the attempt ended; None if that is no longer ours to say."""
@@ -444,51 +451,12 @@ class Worker:
             if why is Stop.LOST:
                 self._let_go(held)
             else:
-                held.task = asyncio.create_task(self._give_back(held))
+                self._give_back(held)
 
     # ── Settling ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _settle(self, held: InHand, ending: Ending) -> None:
-        held.settling = True
-        try:
-            await self._settles(self._command(held, ending))
-        except LeaseLost:
-            self.metrics.lost.add()
-            logger.warning("job %s had ended here (%s), but its lease was lost before", held.id, ending.how)
-        except StoreUnavailable as error:
-            self.metrics.unsettled.add()
-            logger.error(
-                "job %s ended (%s), but that could not be told: %s; it will run again",
-                held.id,
-                ending.how,
-                error,
-            )
-        except PenstockError as error:
-            logger.error("job %s ended (%s), but the store refused that: %s", held.id, ending.how, error)
-
-    def _command(self, held: InHand, ending: Ending) -> Settle:
-        queue, logs = self.queue, ending.logs
-        match ending.how:
-            case How.ACK:
-                return queue.acked_text(held, ending.result, logs=logs)
-            case How.NACK:
-                return queue.nacked(
-                    held, ending.error, retry=ending.retry, retry_in=ending.delay_seconds, logs=logs
-                )
-            case How.RELEASE:
-                return queue.released(held, delay=ending.delay_seconds, logs=logs)
-            case How.SNOOZE:
-                return queue.snoozed(held, ending.delay_seconds or 0, logs=logs)
-            case How.DISCARD:
-                return queue.discarded(held, ending.error, logs=logs)
-
-    async def _settle_batch(self, settles: list[Settle]) -> list[Settled | PenstockError]:
-        with spans().settling(self._hand.leased(settles), self.name) as span:
-            return span.answered(await self.queue.store.settle(self.queue.tenant, settles))
-
-    async def _give_back(self, held: InHand) -> None:
-        await self._settle(held, Ending(How.RELEASE))
-        self._let_go(held)
+    def _give_back(self, held: InHand) -> None:
+        self._settling.put(held, Ending(How.RELEASE))
 
     def _let_go(self, held: InHand) -> None:
         self._hand.remove(held)
@@ -500,7 +468,7 @@ class Worker:
     def _count(self, held: InHand, ending: Ending, seconds: float) -> None:
         job = held.leased.job
         queue, type = ("queue", job.queue), ("type", job.type)
-        self.metrics.ended.count((queue, type, ("outcome", ending.how.value)))
+        self.metrics.ended.count((queue, type, _OUTCOMES[ending.how]))
         self.metrics.run_seconds.observe((type,), seconds)
         assert job.lease is not None
         waited = (job.lease.taken_at - job.run_at).total_seconds()
