@@ -47,6 +47,7 @@ schema: $(READY) ## write down the PostgreSQL schema after all migrations
 bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/postgres_store.py
+	@$(BIN)/python benchmarks/worker_at_rest.py
 	@$(BIN)/python -m benchmarks.side_by_side $(ARGS)
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.

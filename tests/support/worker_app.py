@@ -51,3 +51,8 @@ async def die() -> None:
 @app.job(name="limited", queue="limited", max_concurrency=2)
 async def limited(seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+@app.job(name="per.customer", queue="customers", max_concurrency_per_key=1, fair=True)
+async def per_customer(seconds: float) -> None:
+    await asyncio.sleep(seconds)

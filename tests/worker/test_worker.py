@@ -606,6 +606,23 @@ class TestYourOwnLoop:
             await lose()
 
 
+class TestAWorkerBesideOtherCode:
+    async def test_it_runs_while_the_block_does(self, app: Penstock) -> None:
+        @app.job(name="add")
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        async with app.worker(concurrency=2) as worker:
+            assert await (await add.enqueue(1, 2)).result(timeout=LONG) == 3
+            assert not worker.is_stopping
+        assert worker.is_stopping
+
+    async def test_what_keeps_it_from_starting_is_raised(self, app: Penstock) -> None:
+        with pytest.raises(InvalidInput, match="concurrency"):
+            async with app.worker(concurrency=0):
+                pytest.fail("it never gets here")
+
+
 class TestTheSyncFace:
     async def test_handlers_in_threads_can_use_it(self, app: Penstock, work: Work) -> None:
         @app.job(name="child")

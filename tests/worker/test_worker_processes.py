@@ -192,6 +192,31 @@ class TestSeveralProcesses:
         assert _most_at_once(spans) <= 2
         assert len(workers) > 1, "more than one process had a part in it"
 
+    async def test_a_limit_per_key_and_fair_turns_hold_across_them(self, app: Penstock) -> None:
+        """One customer's forty jobs come in first; the others' few do not wait behind them."""
+        with worker("--processes", "3", "--concurrency", "10") as process:
+            await (await app.enqueue("per.customer", {"seconds": 0}, queue="customers")).result(timeout=LONG)
+            keys = ["big"] * 40 + ["small", "tiny"] * 3
+            new = [app.new("per.customer", {"seconds": 0.03}, queue="customers", key=key) for key in keys]
+            handles = [handle for handle in await app.enqueue_many(new) if isinstance(handle, JobHandle)]
+            assert len(handles) == 46
+            for handle in handles:
+                await handle.result(timeout=LONG)
+            process.send(signal.SIGTERM)
+            code, said = await process.ended()
+        assert code == 0, said
+        spans: dict[str, list[tuple[datetime, datetime]]] = {}
+        for key, handle in zip(keys, handles, strict=True):
+            [attempt] = (await app.queue.history(handle.id)).attempts
+            spans.setdefault(key, []).append((attempt.started_at, attempt.ended_at))
+        assert {key: _most_at_once(times) for key, times in spans.items()} == {
+            "big": 1,
+            "small": 1,
+            "tiny": 1,
+        }
+        last = {key: max(end for _, end in times) for key, times in spans.items()}
+        assert max(last["small"], last["tiny"]) < sorted(end for _, end in spans["big"])[20]
+
     async def test_one_that_crashed_is_replaced(self, app: Penstock) -> None:
         with worker("--processes", "2") as process:
             victim = await (await app.enqueue("pid")).result(timeout=LONG)

@@ -8,7 +8,7 @@ import re
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -31,7 +31,7 @@ from penstock.core.settings import checked_settings
 from penstock.queue import Held, Queue, Span, new_id
 from penstock.telemetry import spans
 from penstock.worker.handlers import Handler, Runs, make_handler
-from penstock.worker.worker import worker_name
+from penstock.worker.worker import Worker, worker_name
 
 _LIMITS = ("max_concurrency", "max_concurrency_per_key", "rate", "rate_per_key", "fair")
 
@@ -414,6 +414,12 @@ class Penstock:
             await asyncio.wait([beating])
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────
+
+    def worker(self, **options: Any) -> AbstractAsyncContextManager[Worker]:
+        """A worker beside other code, while the block runs: `async with app.worker(): …`. Options as for `run_worker`."""
+        from penstock.app.running import worker_beside
+
+        return worker_beside(self, options)
 
     async def run_worker(self, **options: Any) -> int:
         """Run jobs in this process until SIGTERM or SIGINT; see `penstock.app.running.run_worker` for the options."""

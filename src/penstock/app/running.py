@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.declared import apply_queue_settings
 from penstock.queue import Queue
@@ -66,6 +66,27 @@ async def run_worker(
     return stopped
 
 
+@asynccontextmanager
+async def worker_beside(app: Penstock, options: Mapping[str, Any]) -> AsyncIterator[Worker]:
+    """A worker in this event loop while the block runs; at its end it finishes what it has begun."""
+    started: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(
+        run_worker(app, **{"handle_signals": False, **options, "on_start": started.set_result}),
+        name="penstock worker",
+    )
+    both: list[asyncio.Future[Any]] = [running, started]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        yield running.result() if not started.done() else started.result()  # type: ignore[misc]  # it raises
+    finally:
+        if started.done():
+            started.result().stop()
+        else:
+            running.cancel()
+        await asyncio.wait([running])
+    running.result()
+
+
 async def run_scheduler(app: Penstock) -> None:
     """Fire schedules and sweep, without running jobs, until SIGTERM or SIGINT."""
     await apply_declarations(app)
@@ -84,7 +105,7 @@ async def apply_declarations(app: Penstock) -> None:
 @asynccontextmanager
 async def _scheduling(queue: Queue) -> AsyncIterator[None]:
     # A longer term than alone: a worker at rest should ask little, and keeping the office is the most of it.
-    scheduler = Scheduler(queue, lead_seconds=8.0)
+    scheduler = Scheduler(queue, lead_seconds=10.0)
     running = asyncio.create_task(scheduler.run(), name="penstock scheduler")
     try:
         yield
