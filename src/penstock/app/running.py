@@ -104,14 +104,22 @@ async def apply_declarations(app: Penstock) -> None:
 
 @asynccontextmanager
 async def _scheduling(queue: Queue) -> AsyncIterator[None]:
-    # A longer term than alone: a worker at rest should ask little, and keeping the office is the most of it.
-    scheduler = Scheduler(queue, lead_seconds=10.0)
-    running = asyncio.create_task(scheduler.run(), name="penstock scheduler")
+    running = asyncio.create_task(_keep_scheduling(queue), name="penstock scheduler")
     try:
         yield
     finally:
-        scheduler.stop()
+        running.cancel()  # it resigns on its way out
         await asyncio.wait([running])
+
+
+async def _keep_scheduling(queue: Queue) -> None:
+    while True:
+        try:
+            # A longer term than alone: a worker at rest should ask little, and keeping the office is the most of it.
+            await Scheduler(queue, lead_seconds=10.0).run()
+        except Exception:
+            logger.exception("the scheduler failed and starts again")
+        await asyncio.sleep(1.0)
 
 
 def _queues_of(app: Penstock) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from itertools import islice
-from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,32 +16,24 @@ from penstock.core.commands import (
     CancelJob,
     Changed,
     ConfigureQueue,
-    DropSchedule,
-    Due,
     Enqueued,
-    Fire,
-    Fired,
     Heartbeat,
     Leased,
     LeaseJobs,
-    PutSchedule,
     RedriveJob,
     Settle,
     Settled,
-    Swept,
 )
 from penstock.core.errors import PenstockError
 from penstock.core.flow import Flow
 from penstock.core.job import Job, NewJob, Status
 from penstock.core.machine import each
-from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
-from penstock.core.wakeups import EVERYONE, SCHEDULES
 from penstock.stores.memory import random_tokens
 from penstock.stores.postgres import days, in_transaction, rows
 from penstock.stores.postgres.connected import MOST_TRIES
-from penstock.stores.postgres.reading import Reading
 from penstock.stores.postgres.rules import MARGIN, Session, sql
+from penstock.stores.postgres.timely import Timely
 
 Answer = TypeVar("Answer")
 Answers = list[Any]
@@ -50,11 +41,8 @@ Answers = list[Any]
 
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
-_TEND_SECONDS = 600
-"""How often a process that sweeps looks after the days of the history."""
 
-
-class PostgresStore(Reading):
+class PostgresStore(Timely):
     """Jobs in PostgreSQL 14 or newer. `clock` is for tests; without it the database's own clock decides."""
 
     def __init__(self, url: str, clock: Clock | None = None, **options: Any) -> None:
@@ -65,7 +53,6 @@ class PostgresStore(Reading):
         self._floors: dict[tuple[str, str, int], datetime] = {}
         self._governed: set[tuple[str, str]] = set()
         self._window = days.Window()
-        self._tend_at = 0.0
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -316,148 +303,6 @@ class PostgresStore(Reading):
                 queue,
             )
 
-    # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
-
-    async def put_schedules(
-        self, tenant: str, commands: Sequence[PutSchedule]
-    ) -> list[Schedule | PenstockError]:
-        async def run(session: Session) -> Answers:
-            await self._load_schedules(session)
-            answers = each(session.rules.put_schedule, commands, session.now)
-            await self._save_schedules(session, [command.schedule.name for command in commands])
-            return answers
-
-        answers = await self._by_rules(tenant, run)
-        self.wakeups.wake(EVERYONE, [SCHEDULES])
-        return answers
-
-    async def drop_schedules(
-        self, tenant: str, commands: Sequence[DropSchedule]
-    ) -> list[Schedule | PenstockError]:
-        async def run(session: Session) -> Answers:
-            await self._load_schedules(session)
-            answers = each(session.rules.drop_schedule, commands, session.now)
-            await self._save_schedules(session, [command.name for command in commands])
-            return answers
-
-        answers = await self._by_rules(tenant, run, repeatable=False)
-        self.wakeups.wake(EVERYONE, [SCHEDULES])
-        return answers
-
-    async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
-        async def run(session: Session) -> Answers:
-            await self._load_schedules(session)
-            schedules = {schedule.name: schedule for schedule in session.rules.schedules()}
-            jobs = [
-                fire_job(tenant, schedules[fire.name], at)
-                for fire in fires
-                if fire.name in schedules
-                for at in fire.at
-            ]
-            await session.load_keys(jobs)
-            await session.lock_orders(jobs)
-            holders = session.rules.ledger.keys
-            await session.load(
-                [*(job.id for job in jobs), *(holder for job in jobs if (holder := holders.holder(job)))]
-            )
-            await session.load_settings({job.queue for job in jobs})
-            session.rules.advance(session.now)
-            answers = each(session.rules.fire, fires, session.now)
-            await self._save_schedules(session, [fire.name for fire in fires])
-            return answers
-
-        return await self._by_rules(tenant, run)
-
-    async def due_schedules(self, tenant: str | None = None) -> Due:
-        [row] = await self._fetch(sql("due"), tenant, self._given_now())
-        return Due(row["now"], tuple(row["tenants"]), row["next_fire_at"])
-
-    async def _load_schedules(self, session: Session) -> None:
-        await session.lock_names(["schedules"])
-        session.rules.restore_schedules(await self._schedules(session.connection, session.tenant))
-
-    async def _save_schedules(self, session: Session, names: Iterable[str]) -> None:
-        touched = sorted(set(names))
-        await session.connection.execute(
-            "DELETE FROM penstock.schedule WHERE tenant = $1 AND name = ANY ($2)", session.tenant, touched
-        )
-        await session.connection.executemany(
-            "INSERT INTO penstock.schedule VALUES ($1, $2, $3, $4, $5)",
-            [
-                (session.tenant, one.name, msgspec.json.encode(one).decode(), one.next_fire_at, one.last_fire_at)
-                for one in session.rules.schedules() if one.name in touched
-            ],
-        )  # fmt: skip
-
-    # ── Time ──────────────────────────────────────────────────────────────────────────────────────
-
-    async def tenants(self) -> list[str]:
-        found = await self._fetch(
-            "SELECT DISTINCT tenant FROM penstock.queue UNION SELECT tenant FROM penstock.schedule ORDER BY 1"
-        )
-        return [row["tenant"] for row in found]
-
-    async def lead(self, office: str, holder: str, seconds: float) -> bool:
-        return bool(await self._fetch(sql("lead"), office, holder, seconds, self._given_now()))
-
-    async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
-        swept = Swept()
-        for tenant in await self._restless(exported_until):
-            one = await self._sweep(tenant, limit - swept.pruned, exported_until)
-            swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
-        if monotonic() >= self._tend_at:
-            self._tend_at = monotonic() + _TEND_SECONDS
-            await self.tend()
-        return swept
-
-    async def tend(self) -> None:
-        """Make the tables of the days ahead and drop those of days that no job needs; the sweep does it by itself."""
-
-        async def work(connection: Any) -> None:
-            await days.tend(connection, await self._now(connection))
-
-        await self._reach(work)
-
-    async def _restless(self, exported_until: datetime | None) -> list[str]:
-        """The tenants for whom a sweep has something to do, so that the many who rest cost nothing."""
-        queues = await self._fetch(
-            "SELECT tenant, name, settings, coalesce($1, now()) AS now FROM penstock.queue", self._given_now()
-        )
-        if not queues:
-            return []
-        now = queues[0]["now"]
-        found = await self._fetch(
-            sql("restless"), [row["tenant"] for row in queues], [row["name"] for row in queues],
-            [_kept_until(row["settings"], now, exported_until) for row in queues], now,
-        )  # fmt: skip
-        return [row["tenant"] for row in found]
-
-    async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
-        swept = caught = await self._catch_up(tenant)
-        while caught.lost or caught.expired:  # when a fleet dies there is more than one look sees
-            caught = await self._catch_up(tenant)
-            swept = Swept(swept.lost + caught.lost, swept.expired + caught.expired)
-
-        async def prune(session: Session) -> int:
-            pruned = 0
-            while (gone := await self._prune(session, limit - pruned, exported_until)) > 0:
-                pruned += gone
-            await session.connection.execute(
-                "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, session.now
-            )
-            await session.connection.execute(sql("fold"), tenant)
-            await session.connection.execute(sql("settle_floors"), tenant)
-            return pruned
-
-        return Swept(swept.lost, swept.expired, await self._by_rules(tenant, prune))
-
-    async def _prune(self, session: Session, limit: int, exported_until: datetime | None) -> int:
-        tenant, connection = session.tenant, session.connection
-        queues = await connection.fetch("SELECT name, settings FROM penstock.queue WHERE tenant = $1", tenant)
-        untils = [_kept_until(row["settings"], session.now, exported_until) for row in queues]
-        found = await connection.fetch(sql("prune"), tenant, [row["name"] for row in queues], untils, limit)
-        return len(found)
-
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
     async def _on_jobs(
@@ -473,13 +318,6 @@ class PostgresStore(Reading):
             return each(verb(session.rules), commands, session.now)
 
         return await self._by_rules(tenant, run)
-
-
-def _kept_until(settings: str, now: datetime, exported_until: datetime | None) -> datetime:
-    """Jobs of a queue with these settings that ended until then may go."""
-    retention = msgspec.json.decode(settings, type=QueueSettings).retention_seconds
-    until = now - timedelta(seconds=retention)
-    return until if exported_until is None else min(until, exported_until)
 
 
 def _distinct(beats: Sequence[Heartbeat]) -> list[list[Heartbeat]]:
