@@ -346,7 +346,7 @@ class TestCancelling:
             finally:
                 stopped.set()
 
-        async with work():
+        async with work(concurrency=1):  # so that it leases nothing meanwhile, and hears of it all the same
             handle = await long.enqueue()
             await asyncio.wait_for(started.wait(), LONG)
             await handle.cancel("changed my mind")
@@ -458,6 +458,47 @@ class TestStopping:
             running.worker.stop()
             assert await running.stop() is Stopped.HURRIED
         assert (await handle.job()).status is Status.QUEUED
+
+    async def test_what_the_store_gives_while_it_stops_is_given_back(
+        self, app: Penstock, work: Work, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The answer to a lease call that is on its way is waited for: unheard, its jobs would be lost for a while."""
+        store, asked, go_on = app.queue.store, asyncio.Event(), asyncio.Event()
+        lease = store.lease
+
+        async def slow_lease(tenant: str, requests: Any) -> Any:
+            asked.set()
+            await go_on.wait()
+            return await lease(tenant, requests)
+
+        app.job(name="one")(_nothing)
+        handle = await app.enqueue("one")
+        monkeypatch.setattr(store, "lease", slow_lease)
+        async with work() as running:
+            await asyncio.wait_for(asked.wait(), LONG)
+            running.worker.stop()
+            await asyncio.sleep(0)
+            go_on.set()
+            assert await asyncio.wait_for(running.task, LONG) is Stopped.DRAINED
+        job = await handle.job()
+        assert (job.status, job.attempts, job.leases) == (Status.QUEUED, 0, 1)
+
+    async def test_a_worker_that_is_cancelled_gives_everything_back(self, app: Penstock, work: Work) -> None:
+        started = asyncio.Event()
+
+        @app.job(name="one", max_attempts=1)
+        async def one() -> None:
+            started.set()
+            await asyncio.sleep(LONG)
+
+        async with work(concurrency=1) as running:
+            handle = await one.enqueue()
+            await asyncio.wait_for(started.wait(), LONG)
+            running.task.cancel()
+            await asyncio.wait([running.task])
+            assert running.task.cancelled()
+        job = await handle.job()
+        assert (job.status, job.attempts) == (Status.QUEUED, 0)
 
     async def test_a_thread_that_goes_on_does_not_keep_its_job(self, app: Penstock, work: Work) -> None:
         started, go_on = threading.Event(), threading.Event()

@@ -28,6 +28,7 @@ class InHand:
     __slots__ = (
         "id",
         "leased",
+        "leased_at",
         "progress",
         "renewed_at",
         "seconds",
@@ -47,7 +48,7 @@ class InHand:
         self.id: JobId = leased.id
         self.token: LeaseToken = leased.token
         self.seconds = lease.seconds
-        self.renewed_at = now
+        self.leased_at = self.renewed_at = now
         self.task: asyncio.Task[None] | None = None
         self.started = False
         self.settling = False

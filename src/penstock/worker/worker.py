@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import partial
@@ -22,6 +22,7 @@ from penstock.core.errors import LeaseLost, NotFound, PenstockError
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
+from penstock.stores.wakeups.loop import end
 from penstock.telemetry import spans
 from penstock.worker import execution
 from penstock.worker.context import JobContext
@@ -134,14 +135,20 @@ class Worker:
         """Work until `stop`; returns when nothing is left in hand."""
         self._keeper.start()
         self._progress.start()
-        feeding = asyncio.create_task(self._keep_feeding(), name="penstock feeding")
+        feeding = asyncio.create_task(self._keep_on(self._feed, "leasing"), name="penstock feeding")
+        hearing = asyncio.create_task(
+            self._keep_on(self._hear, "hearing of cancelled jobs"), name="penstock cancels"
+        )
         try:
             await self._stopping.wait()
-            feeding.cancel()
-            await asyncio.wait([feeding])
-            return await self._wind_down()
+            return await self._wind_down(feeding)
+        except asyncio.CancelledError:
+            self.stop()
+            self.stop()  # whoever cancels does not want to wait, but nothing must be kept from others
+            await self._wind_down(feeding)
+            raise
         finally:
-            feeding.cancel()
+            await end(feeding, hearing)
             await self._keeper.stop()
             await self._progress.close()
             await self._settling.close()
@@ -173,7 +180,8 @@ class Worker:
         now = time.monotonic()
         return {"feeding": now - self.fed_at, "keeper": now - self._keeper.passed_at}
 
-    async def _wind_down(self) -> Stopped:
+    async def _wind_down(self, feeding: asyncio.Task[None]) -> Stopped:
+        await end(feeding, patience_seconds=LAST_SECONDS)
         reserved = [self._reserve.popleft() for _ in range(len(self._reserve))]
         for held in reserved:
             self._give_back(held)
@@ -212,27 +220,35 @@ class Worker:
 
     # ── Leasing ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _keep_feeding(self) -> None:
+    async def _keep_on(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        """Do something for ever, however often it fails."""
         waits = Backoff(self._random, 0.05, 5.0)
         while True:
             self.fed_at = time.monotonic()  # a store that is away is no reason to end this process
             try:
-                await self._feed()
+                await work()
             except PenstockError as error:
                 self.metrics.lease_failures.add()
                 pause = next(waits)
-                logger.warning("leasing failed, trying again in %.2f s: %s", pause, error)
+                logger.warning("%s failed, trying again in %.2f s: %s", what, pause, error)
                 await asyncio.sleep(pause)
             except Exception:
-                logger.exception("leasing failed, trying again")
+                logger.exception("%s failed, trying again", what)
                 await asyncio.sleep(next(waits))
+
+    async def _hear(self) -> None:
+        """Ask after all leases as soon as somebody cancels a running job, and not only when they are due."""
+        async with self.queue.store.wakeups.listen(self.queue.tenant, [CANCELS]) as bell:
+            while True:
+                if await bell.wait(60.0):
+                    self._keeper.beat_now()
 
     async def _feed(self) -> None:
         """Lease as long as the set of queues stays the same."""
         weights = await self._queues()
         looked_at = time.monotonic()
         waits = Backoff(self._random)
-        async with self.queue.store.wakeups.listen(self.queue.tenant, [*weights, CANCELS]) as bell:
+        async with self.queue.store.wakeups.listen(self.queue.tenant, weights) as bell:
             while True:
                 if any(map(is_pattern, self._weights)) and time.monotonic() - looked_at > QUEUES_SECONDS:
                     looked_at = time.monotonic()
@@ -274,7 +290,7 @@ class Worker:
                 break
             request = LeaseJobs(queue, self.name, wanted - got, self._lease_seconds)
             asked_at = spans().now()
-            [answer] = await self.queue.store.lease(self.queue.tenant, [request])
+            [answer] = await self._ask(request)
             if isinstance(answer, PenstockError):
                 raise answer
             if answer:
@@ -285,6 +301,25 @@ class Worker:
             got += len(answer)
         self.has_reached_store = True
         return got
+
+    async def _ask(self, request: LeaseJobs) -> list[list[Leased] | PenstockError]:
+        leasing = asyncio.ensure_future(self.queue.store.lease(self.queue.tenant, [request]))
+        try:
+            return await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            # The store may have leased us jobs by now. Unknown to us, they would be lost for the length of a lease.
+            await asyncio.wait([leasing], timeout=LAST_SECONDS)
+            if leasing.done() and not leasing.cancelled() and leasing.exception() is None:
+                [answer] = leasing.result()
+                if not isinstance(answer, PenstockError):
+                    for leased in answer:
+                        self._keep_back(leased)
+            raise
+
+    def _keep_back(self, leased: Leased) -> None:
+        held = InHand(leased, time.monotonic())
+        self._hand.add(held)
+        self._reserve.append(held)
 
     def _take(self, leased: Leased) -> None:
         held = InHand(leased, time.monotonic())
@@ -297,7 +332,7 @@ class Worker:
     def _return_what_waits(self) -> None:
         """Give back jobs that have waited here for a second: others may have time for them."""
         now = time.monotonic()
-        late = [held for held in self._reserve if now - held.renewed_at > 1.0]
+        late = [held for held in self._reserve if now - held.leased_at > 1.0]
         for held in late:
             self._reserve.remove(held)
             self._give_back(held)
@@ -307,10 +342,7 @@ class Worker:
         next_in = await self.queue.next_in(queues)
         if next_in is not None and next_in.total_seconds() > 0:  # what is due already we were just not given
             wait = min(wait, next_in.total_seconds())
-        rung = await bell.wait(wait)
-        if CANCELS in rung:
-            self._keeper.beat_now()
-        return bool(rung)
+        return bool(await bell.wait(wait))
 
     # ── Running ───────────────────────────────────────────────────────────────────────────────────
 
