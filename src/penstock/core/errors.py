@@ -192,9 +192,13 @@ class JobFailed(PenstockError):
     code = "job_failed"
 
     def __init__(self, job_id: str, status: str, error: str | None, cause: str | None = None) -> None:
-        reason = error or cause or "no reason was given"
+        reason = " ".join(part for part in (f"({cause})" if cause else "", error) if part)
         super().__init__(
-            f"job {job_id} ended {status}: {reason}", job_id=job_id, status=status, error=error, cause=cause
+            f"job {job_id} ended {status} {reason}".strip(),
+            job_id=job_id,
+            status=status,
+            error=error,
+            cause=cause,
         )
         self.status, self.error, self.cause = status, error, cause
 
