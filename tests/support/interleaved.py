@@ -6,8 +6,9 @@ afterwards, must be those of some serial order of the calls on the reference mac
 
 What a serial order is made of:
 
-- A call takes effect at one moment, with all its items; only a batch of acks may have others between its items, because
-  those that concern nobody else go ahead. Calls that one caller makes in turn stay in turn.
+- A call takes effect at one moment, with all its items; only a batch of acks of several jobs may have others between its
+  items, in whatever order, because those that concern nobody else go ahead. Calls that one caller makes in turn stay in
+  turn.
 - A sweep may say what it pruned; what else it noticed is its own affair.
 
 Leasing takes "among the jobs that no one else is taking at that moment", so a lease that overlaps others has some
@@ -141,6 +142,10 @@ class Unit:
     def leased(self) -> list[Leased]:
         [answer] = self.answer
         return cast("list[Leased]", answer)
+
+
+Chain = list[list[Unit]]
+"""What one caller did, step by step; what is in one step may have taken effect in any order."""
 
 
 class Serial:
@@ -344,7 +349,8 @@ class Bursts(History):
                     found.append(serial)
         assert found, self._complaint(units, tenants, after)
         self.orders = found[:MOST_ORDERS]
-        for unit in (unit for chain in units for unit in chain if unit.call.verb == "lease"):
+        leases = (unit for chain in units for step in chain for unit in step if unit.call.verb == "lease")
+        for unit in leases:
             for leased in unit.leased:
                 assert leased.token not in self.tokens, "a token was given twice"
                 self.tokens.add(leased.token)
@@ -371,7 +377,8 @@ class Bursts(History):
         chains: Sequence[Sequence[Call]],
         answers: Sequence[Sequence[Any]],
         after: dict[str, Any],
-    ) -> Iterator[list[Unit]]:
+    ) -> Iterator[Chain]:
+        """Each chain as its steps, and each step as what takes effect in it."""
         now = self.clock.now()
         leased = {
             one.id
@@ -393,7 +400,7 @@ class Bursts(History):
                 if other is not chain
                 for call, answer in zip(other, theirs, strict=True)
             ]
-            units: list[Unit] = []
+            steps: list[list[Unit]] = []
             for call, answer in zip(chain, answered, strict=True):
                 if call.verb == "lease" and others:
                     ours = {one.id for one in answer[0]}
@@ -402,23 +409,23 @@ class Bursts(History):
                     }  # fmt: skip
                     withheld = related(named | noticed | (changed - leased), known)
                     withheld |= in_line_with(leased - ours, known) - leased
-                    units.append(Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld)))
-                elif call.verb == "settle" and all(isinstance(item, Ack) for item in call.args[1]):
+                    steps.append([Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld))])
+                elif call.verb == "settle" and is_batch_of_acks(call.args[1]):
                     tenant, items = call.args
-                    units += [
-                        Unit(now, Call("settle", (tenant, [item])), [told])
-                        for item, told in zip(items, answer, strict=True)
-                    ]
+                    steps.append(
+                        [
+                            Unit(now, Call("settle", (tenant, [item])), [told])
+                            for item, told in zip(items, answer, strict=True)
+                        ]
+                    )
                 else:
-                    units.append(Unit(now, call, answer))
-            yield units
+                    steps.append([Unit(now, call, answer)])
+            yield steps
 
-    def _complaint(
-        self, units: Sequence[Sequence[Unit]], tenants: Sequence[str], after: dict[str, Any]
-    ) -> str:
+    def _complaint(self, units: Sequence[Chain], tenants: Sequence[str], after: dict[str, Any]) -> str:
         lines = ["no serial order explains what these calls were answered, or what they left behind:"]
         for number, chain in enumerate(units, 1):
-            for unit in chain:
+            for unit in (unit for step in chain for unit in step):
                 lines.append(f"  {number}. {unit.call.verb} {unit.call.args} {unit.call.options or ''}")
                 lines.append(f"     → {unit.answer}")
                 lines.append(f"     alone: {Serial(self.orders[0].done).would(unit)}")
@@ -437,17 +444,26 @@ class Bursts(History):
         return "\n".join(lines)
 
 
-def serial_orders(start: Serial, chains: Sequence[Sequence[Unit]]) -> Iterator[Serial]:
-    """Every order of these units, each chain kept in its own, in which each answer is right."""
+def serial_orders(start: Serial, chains: Sequence[Chain]) -> Iterator[Serial]:
+    """Every order of these units, the steps of each chain kept in theirs, in which each answer is right."""
     if not any(chains):
         yield start
     for number, chain in enumerate(chains):
-        if chain:
+        if not chain:
+            continue
+        step, *later = chain
+        for unit in step:
             tried = Serial(start.done)
-            if tried.apply(chain[0]):
-                yield from serial_orders(
-                    tried, [*chains[:number], chain[1:], *chains[number + 1 :]]
-                )  # fmt: skip
+            if tried.apply(unit):
+                rest = [other for other in step if other is not unit]
+                left: Chain = [rest, *later] if rest else later
+                yield from serial_orders(tried, [*chains[:number], left, *chains[number + 1 :]])
+
+
+def is_batch_of_acks(settles: Sequence[Any]) -> bool:
+    return all(isinstance(one, Ack) for one in settles) and len({one.job_id for one in settles}) == len(
+        settles
+    )
 
 
 def overdue(job: Job, now: datetime) -> bool:
