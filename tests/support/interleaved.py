@@ -18,7 +18,8 @@ leeway, and no more than this:
   nobody else's, within every limit, rate and pause, and first of its ordering key. The reference takes these very jobs,
   so what follows from them (turns, rates, lines) is held against everything that comes later.
 - It passes over a job that should have come first only if another call of the burst was *busy* with that job: named it,
-  leased it, changed it or noticed that its time was up, or did so to a job of its flow or of its ordering key. A queue with limits may pass over
+  leased it, changed it or noticed that its time was up, or did so to a job of its flow or of its ordering key, or came
+  with a job of its ordering key. A queue with limits may pass over
   others as well, if there is such a job, because its candidates are looked up key by key before they are locked.
 - It answers with fewer jobs than there were only as far as jobs of its queue were kept busy by calls that are not
   leases: two leases never take from each other's number.
@@ -39,10 +40,11 @@ from typing import Any, ClassVar, cast
 
 from penstock.core.commands import Ack, Filter, Leased, LeaseJobs, TakeJob
 from penstock.core.errors import NotLeasable
-from penstock.core.job import Job, JobId
+from penstock.core.job import Job, JobId, NewJob
 from penstock.core.lifecycle import ACTIVE
 from penstock.core.machine import Machine
 from penstock.core.ports import Store
+from penstock.core.schedule import Schedule
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
 from support.differential import Differential, Held, History, without_tokens
@@ -114,6 +116,16 @@ class Call:
             yield from getattr(item, "parents", ())
             yield from getattr(item, "others", ())
             yield from (enqueued.id for enqueued in getattr(item, "jobs", ()))
+
+    def lines(self, schedules: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
+        """The queues and ordering keys of jobs that the call brings, whether they are let in or not."""
+        brought: list[NewJob] = []
+        if self.verb == "enqueue":
+            brought = self.args[1]
+        elif self.verb == "fire":
+            names = {fire.name for fire in self.args[1]}
+            brought = [schedule.job for schedule in schedules if schedule.name in names]
+        yield from ((job.queue, job.ordering_key) for job in brought if job.ordering_key is not None)
 
 
 class _Recorder:
@@ -231,8 +243,11 @@ class Serial:
         self.clock.set(unit.now)
         return immediately(unit.call.on(self.store))
 
-    def mark(self) -> Any:
-        """Everything that decides how it goes on, and cannot be read."""
+    def state(self) -> Any:
+        """All there is to read, and what else decides how it goes on."""
+        return [immediately(everything(self.store, tenant)) for tenant in ("acme", "zeta")], self._unread()
+
+    def _unread(self) -> Any:
         ledgers = [self.machine(tenant).ledger for tenant in ("acme", "zeta")]
         return [
             ({name: lane.used() for name, lane in ledger.lanes.items()}, ledger.keys.requests)
@@ -344,7 +359,7 @@ class Bursts(History):
         for order in self.orders:
             for serial in serial_orders(order, units):
                 if self._reads(serial, tenants) == after and not any(
-                    serial.mark() == other.mark() for other in found
+                    serial.state() == other.state() for other in found
                 ):
                     found.append(serial)
         assert found, self._complaint(units, tenants, after)
@@ -391,6 +406,8 @@ class Bursts(History):
         since = {job.id: job for reads in after.values() for job in reads["jobs"]}
         known = [*then.values(), *since.values()]
         changed = {job_id for job_id in then.keys() | since.keys() if then.get(job_id) != since.get(job_id)}
+        schedules = [one for tenant in after for one in self.orders[0].machine(tenant).schedules()]
+        schedules += [one for reads in after.values() for one in reads["schedules"]]
         # What time has done since is noticed by every call that is not hot, whatever it is about.
         noticed = {job.id for job in then.values() if overdue(job, now)}
         for chain, answered in zip(chains, answers, strict=True):
@@ -409,6 +426,8 @@ class Bursts(History):
                     }  # fmt: skip
                     withheld = related(named | noticed | (changed - leased), known)
                     withheld |= in_line_with(leased - ours, known) - leased
+                    lines = {line for call, _ in others for line in call.lines(schedules)}
+                    withheld |= {job.id for job in known if (job.queue, job.asked.ordering_key) in lines}
                     steps.append([Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld))])
                 elif call.verb == "settle" and is_batch_of_acks(call.args[1]):
                     tenant, items = call.args
@@ -444,20 +463,31 @@ class Bursts(History):
         return "\n".join(lines)
 
 
-def serial_orders(start: Serial, chains: Sequence[Chain]) -> Iterator[Serial]:
-    """Every order of these units, the steps of each chain kept in theirs, in which each answer is right."""
-    if not any(chains):
+def serial_orders(
+    start: Serial, chains: Sequence[Chain], tried: dict[frozenset[int], list[Any]] | None = None
+) -> Iterator[Serial]:
+    """Every order of these units, the steps of each chain kept in theirs, in which each answer is right.
+
+    Of orders that come to the same, one: most calls do not concern each other.
+    """
+    tried = {} if tried is None else tried
+    left = frozenset(id(unit) for chain in chains for step in chain for unit in step)
+    state, states = start.state(), tried.setdefault(left, [])
+    if state in states:
+        return
+    states.append(state)
+    if not left:
         yield start
     for number, chain in enumerate(chains):
         if not chain:
             continue
         step, *later = chain
         for unit in step:
-            tried = Serial(start.done)
-            if tried.apply(unit):
+            after = Serial(start.done)
+            if after.apply(unit):
                 rest = [other for other in step if other is not unit]
-                left: Chain = [rest, *later] if rest else later
-                yield from serial_orders(tried, [*chains[:number], left, *chains[number + 1 :]])
+                remaining: Chain = [rest, *later] if rest else later
+                yield from serial_orders(after, [*chains[:number], remaining, *chains[number + 1 :]], tried)
 
 
 def is_batch_of_acks(settles: Sequence[Any]) -> bool:
