@@ -144,6 +144,7 @@ class History:
     make_store: Callable[[FakeClock], Store] = MemoryStore
 
     OPTIONS: ClassVar[Sequence[tuple[str, Any]]] = OPTIONS
+    MOST_ENQUEUED: ClassVar[int] = 6
 
     # How often each thing is done, against the others.
     WEIGHTS: ClassVar[dict[str, float]] = {
@@ -234,7 +235,7 @@ class History:
     def enqueue(self, dice: Random) -> None:
         tenant = dice.choice(TENANTS)
         batch = []
-        for _ in range(dice.randint(1, 6)):
+        for _ in range(dice.randint(1, self.MOST_ENQUEUED)):
             # Few options each: a job that asks for everything mostly meets its own duplicates.
             options = dict(dice.choices(self.OPTIONS, k=dice.choice([0, 0, 1, 1, 2, 3])))
             if "delay" in options:

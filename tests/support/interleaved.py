@@ -6,8 +6,9 @@ afterwards, must be those of some serial order of the calls on the reference mac
 
 What a serial order is made of:
 
-- A call takes effect at one moment, with all its items; only a batch of acks may have others between its items, because
-  those that concern nobody else go ahead. Calls that one caller makes in turn stay in turn.
+- A call takes effect at one moment, with all its items; only a batch of acks of several jobs may have others between its
+  items, in whatever order, because those that concern nobody else go ahead. Calls that one caller makes in turn stay in
+  turn.
 - A sweep may say what it pruned; what else it noticed is its own affair.
 
 Leasing takes "among the jobs that no one else is taking at that moment", so a lease that overlaps others has some
@@ -17,7 +18,8 @@ leeway, and no more than this:
   nobody else's, within every limit, rate and pause, and first of its ordering key. The reference takes these very jobs,
   so what follows from them (turns, rates, lines) is held against everything that comes later.
 - It passes over a job that should have come first only if another call of the burst was *busy* with that job: named it,
-  leased it, changed it or noticed that its time was up, or did so to a job of its flow or of its ordering key. A queue with limits may pass over
+  leased it, changed it or noticed that its time was up, or did so to a job of its flow or of its ordering key, or came
+  with a job of its ordering key. A queue with limits may pass over
   others as well, if there is such a job, because its candidates are looked up key by key before they are locked.
 - It answers with fewer jobs than there were only as far as jobs of its queue were kept busy by calls that are not
   leases: two leases never take from each other's number.
@@ -38,10 +40,11 @@ from typing import Any, ClassVar, cast
 
 from penstock.core.commands import Ack, Filter, Leased, LeaseJobs, TakeJob
 from penstock.core.errors import NotLeasable
-from penstock.core.job import Job, JobId
+from penstock.core.job import Job, JobId, NewJob
 from penstock.core.lifecycle import ACTIVE
 from penstock.core.machine import Machine
 from penstock.core.ports import Store
+from penstock.core.schedule import Schedule
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
 from support.differential import Differential, Held, History, without_tokens
@@ -114,6 +117,16 @@ class Call:
             yield from getattr(item, "others", ())
             yield from (enqueued.id for enqueued in getattr(item, "jobs", ()))
 
+    def lines(self, schedules: Sequence[Schedule]) -> Iterator[tuple[str, str]]:
+        """The queues and ordering keys of jobs that the call brings, whether they are let in or not."""
+        brought: list[NewJob] = []
+        if self.verb == "enqueue":
+            brought = self.args[1]
+        elif self.verb == "fire":
+            names = {fire.name for fire in self.args[1]}
+            brought = [schedule.job for schedule in schedules if schedule.name in names]
+        yield from ((job.queue, job.ordering_key) for job in brought if job.ordering_key is not None)
+
 
 class _Recorder:
     """A store that notes calls and makes none."""
@@ -141,6 +154,10 @@ class Unit:
     def leased(self) -> list[Leased]:
         [answer] = self.answer
         return cast("list[Leased]", answer)
+
+
+Chain = list[list[Unit]]
+"""What one caller did, step by step; what is in one step may have taken effect in any order."""
 
 
 class Serial:
@@ -226,8 +243,11 @@ class Serial:
         self.clock.set(unit.now)
         return immediately(unit.call.on(self.store))
 
-    def mark(self) -> Any:
-        """Everything that decides how it goes on, and cannot be read."""
+    def state(self) -> Any:
+        """All there is to read, and what else decides how it goes on."""
+        return [immediately(everything(self.store, tenant)) for tenant in ("acme", "zeta")], self._unread()
+
+    def _unread(self) -> Any:
         ledgers = [self.machine(tenant).ledger for tenant in ("acme", "zeta")]
         return [
             ({name: lane.used() for name, lane in ledger.lanes.items()}, ledger.keys.requests)
@@ -339,12 +359,13 @@ class Bursts(History):
         for order in self.orders:
             for serial in serial_orders(order, units):
                 if self._reads(serial, tenants) == after and not any(
-                    serial.mark() == other.mark() for other in found
+                    serial.state() == other.state() for other in found
                 ):
                     found.append(serial)
         assert found, self._complaint(units, tenants, after)
         self.orders = found[:MOST_ORDERS]
-        for unit in (unit for chain in units for unit in chain if unit.call.verb == "lease"):
+        leases = (unit for chain in units for step in chain for unit in step if unit.call.verb == "lease")
+        for unit in leases:
             for leased in unit.leased:
                 assert leased.token not in self.tokens, "a token was given twice"
                 self.tokens.add(leased.token)
@@ -371,7 +392,8 @@ class Bursts(History):
         chains: Sequence[Sequence[Call]],
         answers: Sequence[Sequence[Any]],
         after: dict[str, Any],
-    ) -> Iterator[list[Unit]]:
+    ) -> Iterator[Chain]:
+        """Each chain as its steps, and each step as what takes effect in it."""
         now = self.clock.now()
         leased = {
             one.id
@@ -384,6 +406,8 @@ class Bursts(History):
         since = {job.id: job for reads in after.values() for job in reads["jobs"]}
         known = [*then.values(), *since.values()]
         changed = {job_id for job_id in then.keys() | since.keys() if then.get(job_id) != since.get(job_id)}
+        schedules = [one for tenant in after for one in self.orders[0].machine(tenant).schedules()]
+        schedules += [one for reads in after.values() for one in reads["schedules"]]
         # What time has done since is noticed by every call that is not hot, whatever it is about.
         noticed = {job.id for job in then.values() if overdue(job, now)}
         for chain, answered in zip(chains, answers, strict=True):
@@ -393,7 +417,7 @@ class Bursts(History):
                 if other is not chain
                 for call, answer in zip(other, theirs, strict=True)
             ]
-            units: list[Unit] = []
+            steps: list[list[Unit]] = []
             for call, answer in zip(chain, answered, strict=True):
                 if call.verb == "lease" and others:
                     ours = {one.id for one in answer[0]}
@@ -402,23 +426,25 @@ class Bursts(History):
                     }  # fmt: skip
                     withheld = related(named | noticed | (changed - leased), known)
                     withheld |= in_line_with(leased - ours, known) - leased
-                    units.append(Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld)))
-                elif call.verb == "settle" and all(isinstance(item, Ack) for item in call.args[1]):
+                    lines = {line for call, _ in others for line in call.lines(schedules)}
+                    withheld |= {job.id for job in known if (job.queue, job.asked.ordering_key) in lines}
+                    steps.append([Unit(now, call, answer, frozenset(withheld | leased), frozenset(withheld))])
+                elif call.verb == "settle" and is_batch_of_acks(call.args[1]):
                     tenant, items = call.args
-                    units += [
-                        Unit(now, Call("settle", (tenant, [item])), [told])
-                        for item, told in zip(items, answer, strict=True)
-                    ]
+                    steps.append(
+                        [
+                            Unit(now, Call("settle", (tenant, [item])), [told])
+                            for item, told in zip(items, answer, strict=True)
+                        ]
+                    )
                 else:
-                    units.append(Unit(now, call, answer))
-            yield units
+                    steps.append([Unit(now, call, answer)])
+            yield steps
 
-    def _complaint(
-        self, units: Sequence[Sequence[Unit]], tenants: Sequence[str], after: dict[str, Any]
-    ) -> str:
+    def _complaint(self, units: Sequence[Chain], tenants: Sequence[str], after: dict[str, Any]) -> str:
         lines = ["no serial order explains what these calls were answered, or what they left behind:"]
         for number, chain in enumerate(units, 1):
-            for unit in chain:
+            for unit in (unit for step in chain for unit in step):
                 lines.append(f"  {number}. {unit.call.verb} {unit.call.args} {unit.call.options or ''}")
                 lines.append(f"     → {unit.answer}")
                 lines.append(f"     alone: {Serial(self.orders[0].done).would(unit)}")
@@ -437,17 +463,37 @@ class Bursts(History):
         return "\n".join(lines)
 
 
-def serial_orders(start: Serial, chains: Sequence[Sequence[Unit]]) -> Iterator[Serial]:
-    """Every order of these units, each chain kept in its own, in which each answer is right."""
-    if not any(chains):
+def serial_orders(
+    start: Serial, chains: Sequence[Chain], tried: dict[frozenset[int], list[Any]] | None = None
+) -> Iterator[Serial]:
+    """Every order of these units, the steps of each chain kept in theirs, in which each answer is right.
+
+    Of orders that come to the same, one: most calls do not concern each other.
+    """
+    tried = {} if tried is None else tried
+    left = frozenset(id(unit) for chain in chains for step in chain for unit in step)
+    state, states = start.state(), tried.setdefault(left, [])
+    if state in states:
+        return
+    states.append(state)
+    if not left:
         yield start
     for number, chain in enumerate(chains):
-        if chain:
-            tried = Serial(start.done)
-            if tried.apply(chain[0]):
-                yield from serial_orders(
-                    tried, [*chains[:number], chain[1:], *chains[number + 1 :]]
-                )  # fmt: skip
+        if not chain:
+            continue
+        step, *later = chain
+        for unit in step:
+            after = Serial(start.done)
+            if after.apply(unit):
+                rest = [other for other in step if other is not unit]
+                remaining: Chain = [rest, *later] if rest else later
+                yield from serial_orders(after, [*chains[:number], remaining, *chains[number + 1 :]], tried)
+
+
+def is_batch_of_acks(settles: Sequence[Any]) -> bool:
+    return all(isinstance(one, Ack) for one in settles) and len({one.job_id for one in settles}) == len(
+        settles
+    )
 
 
 def overdue(job: Job, now: datetime) -> bool:

@@ -11,7 +11,6 @@ from penstock.core.errors import JobNotFound, LeaseLost
 from penstock.stores.postgres import connected, reading, rules, store
 from penstock.stores.postgres.rules import Session
 from penstock.stores.postgres.store import PostgresStore
-from penstock.testing import START
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -58,16 +57,6 @@ SCATTERED: list[tuple[Plant, dict[str, Any]]] = [
 
 
 # ── What shows only when two do it at the same moment ─────────────────────────────────────────────
-
-
-def takes_an_ordering_key_that_is_being_changed(patch: pytest.MonkeyPatch) -> None:
-    """Nobody holds an ordering key's lock, so two jobs of it may be let in."""
-    lock_names = Session.lock_names
-
-    async def lock(self: Session, names: Iterable[str]) -> None:
-        await lock_names(self, [name for name in names if not name.startswith("order ")])
-
-    patch.setattr(Session, "lock_names", lock)
 
 
 def leases_from_a_governed_queue_side_by_side(patch: pytest.MonkeyPatch) -> None:
@@ -130,10 +119,6 @@ AT_ONCE: list[tuple[Plant, dict[str, Any]]] = [
     (
         says_lost_of_a_lease_that_was_written_anew,
         {"OPTIONS": _PLAIN, "WEIGHTS": {"enqueue": 3, "lease": 6, "heartbeat": 9, "cancel": 9}},
-    ),
-    (
-        takes_an_ordering_key_that_is_being_changed,
-        {"OPTIONS": [("ordering_key", "o1"), ("ordering_key", "o2"), ("run_at", START)], "WEIGHTS": _WORK},
     ),
     (
         leases_from_a_governed_queue_side_by_side,
