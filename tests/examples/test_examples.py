@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -77,10 +76,6 @@ LINES = {
 }
 """What each must print, in this order, among other lines."""
 
-needs_processes = pytest.mark.skipif(
-    find_spec("penstock.worker.processes") is None, reason="penstock.worker.processes is still to come"
-)
-
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
@@ -97,7 +92,7 @@ async def url() -> AsyncIterator[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=needs_processes if name == "cpu_bound" else ()) for name in sorted(LINES)],
+    sorted(LINES),
 )
 async def test_it_runs_and_says_what_it_shows(name: str, url: str, tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: ASYNC221

@@ -14,7 +14,6 @@ import pytest
 
 from penstock import LeaseLost, Queue, Rate
 from penstock.core.job import Outcome, Status
-from penstock.stores.postgres.rules import sql
 from penstock.stores.postgres.store import PostgresStore
 from support.postgres import TABLES, server_url
 
@@ -210,7 +209,9 @@ class TestManyStores:
         await queues[0].enqueue("t", queue="work", run_at=now - timedelta(minutes=1))
         async with database.transaction():
             # What everyone does who brings a job that is late, as the last thing before the commit.
-            await database.fetch(sql("hold_floors"), "default", ["work"], [0], [now - timedelta(hours=1)])
+            await database.execute(
+                "SELECT penstock.hold($1, $2, $3, $4)", "default", ["work"], [0], [now - timedelta(hours=1)]
+            )
             assert len(await queues[1].lease("work", worker="w")) == 1
         [floor] = await database.fetch(
             "SELECT floor <= $1 AS low FROM penstock.lane", now - timedelta(hours=1)

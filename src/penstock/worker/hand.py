@@ -33,7 +33,6 @@ class InHand:
         "renewed_at",
         "seconds",
         "settling",
-        "started",
         "stop",
         "task",
         "token",
@@ -50,7 +49,6 @@ class InHand:
         self.seconds = lease.seconds
         self.leased_at = self.renewed_at = now
         self.task: asyncio.Task[None] | None = None
-        self.started = False
         self.settling = False
         self.stop: Stop | None = None
         self.progress: JsonText | None = None

@@ -224,11 +224,9 @@ class Worker:
         """Do something for ever, however often it fails."""
         waits = Backoff(self._random, 0.05, 5.0)
         while True:
-            self.fed_at = time.monotonic()  # a store that is away is no reason to end this process
             try:
                 await work()
             except PenstockError as error:
-                self.metrics.lease_failures.add()
                 pause = next(waits)
                 logger.warning("%s failed, trying again in %.2f s: %s", what, pause, error)
                 await asyncio.sleep(pause)
@@ -245,6 +243,7 @@ class Worker:
 
     async def _feed(self) -> None:
         """Lease as long as the set of queues stays the same."""
+        self.fed_at = time.monotonic()  # a store that is away is no reason to end this process
         weights = await self._queues()
         looked_at = time.monotonic()
         waits = Backoff(self._random)
@@ -306,6 +305,9 @@ class Worker:
         leasing = asyncio.ensure_future(self.queue.store.lease(self.queue.tenant, [request]))
         try:
             return await asyncio.shield(leasing)
+        except PenstockError:
+            self.metrics.lease_failures.add()
+            raise
         except asyncio.CancelledError:
             # The store may have leased us jobs by now. Unknown to us, they would be lost for the length of a lease.
             await asyncio.wait([leasing], timeout=LAST_SECONDS)
@@ -313,18 +315,13 @@ class Worker:
                 [answer] = leasing.result()
                 if not isinstance(answer, PenstockError):
                     for leased in answer:
-                        self._keep_back(leased)
+                        self._take(leased)  # into the reserve, which is given back
             raise
-
-    def _keep_back(self, leased: Leased) -> None:
-        held = InHand(leased, time.monotonic())
-        self._hand.add(held)
-        self._reserve.append(held)
 
     def _take(self, leased: Leased) -> None:
         held = InHand(leased, time.monotonic())
         self._hand.add(held)
-        if self._running < self._concurrency:
+        if self._running < self._concurrency and not self._stopping.is_set():
             self._begin(held)
         else:
             self._reserve.append(held)
@@ -348,7 +345,6 @@ class Worker:
 
     def _begin(self, held: InHand) -> None:
         self._running += 1
-        held.started = True
         held.task = asyncio.create_task(self._attempt(held))
 
     def _ended(self) -> None:

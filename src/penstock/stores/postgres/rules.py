@@ -244,16 +244,12 @@ class Session:
             await self._lower_floors(lined_up)
 
     async def _lower_floors(self, lined_up: Sequence[tuple[str, int, datetime]]) -> None:
-        """See to it that claims start low enough for these jobs."""
-        lower = [self.tenant, *map(list, zip(*lined_up, strict=True))]
-        await self.connection.execute("SELECT penstock.lower($1, $2, $3, $4)", *lower)
-        late = [one for one in lined_up if one[2] < self.now - MARGIN]
-        if late:  # a claim may be about to raise the floor above them
-            held = await self.connection.fetch(
-                sql("hold_floors"), self.tenant, *map(list, zip(*late, strict=True))
-            )
-            if any(row["above"] for row in held):
-                await self.connection.execute("SELECT penstock.lower($1, $2, $3, $4)", *lower)
+        """See to it that claims start low enough for these jobs, also one that is about to raise the floor above them."""
+        is_late = any(run_at < self.now - MARGIN for _, _, run_at in lined_up)
+        await self.connection.execute(
+            f"SELECT penstock.{'hold' if is_late else 'lower'}($1, $2, $3, $4)",
+            self.tenant, *map(list, zip(*lined_up, strict=True)),
+        )  # fmt: skip
 
     async def _ask(self, new: Sequence[Job]) -> None:
         taken = await self._asked(new)

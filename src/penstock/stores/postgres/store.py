@@ -170,7 +170,7 @@ class PostgresStore(Timely):
     @staticmethod
     async def _raise_floor_to(connection: Any, lane: tuple[str, str, int], floor: datetime) -> None:
         async with connection.transaction():
-            # Held before the look below: who is about to put a job behind the floor holds it too (see hold_floors).
+            # Held before the look below: who is about to put a job behind the floor holds it too (penstock.hold).
             held = await connection.fetchval(
                 "SELECT true FROM penstock.lane WHERE tenant = $1 AND queue = $2 AND priority = $3 FOR UPDATE SKIP LOCKED",
                 *lane,
