@@ -43,14 +43,16 @@ _OUT_OF_REACH = (
 _ON_FILES = ("md.c", "fd.c", "buffile.c", "xlog.c")
 _LONGEST_COMMAND_SECONDS = 60
 
-_PLANNER = {
+_SETTINGS = {
     # Hot tables change faster than their statistics: a plan made when one was empty must not read all of it.
     # Without them every index looks alike to a planner that believes the table empty; the sorted one must win.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    # A process that is stopped in the middle of a transaction must not keep the locks it has there.
+    "idle_in_transaction_session_timeout": "10s",
 }
-_PLAN_SO = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _PLANNER.items())
+_SET_SO = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items())
 
 logger = logging.getLogger("penstock.postgres")
 
@@ -136,7 +138,7 @@ class Connected:
     async def _transaction(self, connection: Any) -> AsyncIterator[None]:
         async with connection.transaction():
             if self._pooled:
-                await connection.execute(_PLAN_SO)
+                await connection.execute(_SET_SO)
             yield
 
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -208,7 +210,7 @@ class Connected:
             await migrate(self._url)
         if not self._pooled:
             try:
-                return await self._open_with(_PLANNER)
+                return await self._open_with(_SETTINGS)
             except (asyncpg.ProtocolViolationError, _NotOurSession) as error:
                 logger.warning(
                     "%s; PostgreSQL is used as behind a transaction-mode pooler: safely, with more round trips. "
