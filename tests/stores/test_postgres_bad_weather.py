@@ -51,6 +51,28 @@ async def terminate_others(database: Any) -> int:
     return len(ended)
 
 
+class TestAStoppedProcess:
+    @pytest.mark.parametrize("stopped_at", ["between statements", "between parsing and running one"])
+    async def test_its_locks_are_taken_from_it(self, queue: Queue, database: Any, stopped_at: str) -> None:
+        """What SIGSTOP leaves behind: a transaction that holds a row, and a client that says no more."""
+        await queue.configure("limited", max_concurrency=1)
+        await queue.enqueue("t", queue="limited")
+        stopped = PostgresStore(server_url(), connections=1)
+        connection = await (await stopped.pool()).acquire()
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SELECT FROM penstock.queue WHERE name = 'limited' FOR UPDATE")
+        if stopped_at == "between parsing and running one":
+            await connection.prepare(
+                "SELECT 'something' AS never_run"
+            )  # the server waits for the values to run it with
+        assert len(await queue.lease("limited", worker="w")) == 1
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+            await connection.fetch("SELECT 1")
+        await (await stopped.pool()).release(connection)
+        await stopped.close()
+
+
 class TestTerminatedConnections:
     async def test_the_next_call_gets_a_new_connection(self, queue: Queue, database: Any) -> None:
         await queue.enqueue("t")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from penstock.core.commands import Settle, Settled
 from penstock.core.errors import LeaseLost, PenstockError, StoreUnavailable
@@ -63,9 +64,15 @@ class Settling:
     def _start(self) -> None:
         task = asyncio.get_running_loop().create_task(self._send())
         self._batches.add(task)
-        task.add_done_callback(self._batches.discard)
 
     async def _send(self) -> None:
+        try:
+            await self._send_all()
+        finally:
+            # At once, not when the loop comes to tell that the task is done: what is put in between would wait for ever.
+            self._batches.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _send_all(self) -> None:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(MOST, len(self._pending)))]
             try:

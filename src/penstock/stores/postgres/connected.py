@@ -28,6 +28,8 @@ _AGAIN = (
     Moved,
 )
 MOST_TRIES = 20
+MOST_WAITS = 12
+"""For locks, each as long as `lock_timeout` below: a caller's own transaction may keep us waiting for a minute."""
 _OUT_OF_REACH = (
     OSError,  # among them TimeoutError: a connection that hangs half-open
     asyncpg.PostgresConnectionError,
@@ -49,8 +51,10 @@ _SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
-    # A process that is stopped in the middle of a transaction must not keep the locks it has there.
+    # A process that is stopped in the middle of a transaction must not keep the locks it has there. One stopped between
+    # a statement's parsing and its execution counts as active: whoever has waited so long for its lock ends it.
     "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "5s",
 }
 _SET_SO = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items())
 
@@ -73,6 +77,13 @@ def _is_the_databases(error: Exception) -> bool:
 
 async def _leave_as_it_is(connection: Any) -> None:
     """Nothing to clean up: no session state is ever set, and a round trip per call is saved."""
+
+
+async def _end_the_stuck(connection: Any) -> None:
+    for pid in await connection.fetch(sql("end_the_stuck")):
+        logger.warning(
+            "ended the session %d, whose process has stopped in a transaction and kept its locks", pid[0]
+        )
 
 
 class Connected:
@@ -158,7 +169,7 @@ class Connected:
     async def _reach(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
         """Do something with a connection; again if others were first, and while the database cannot be reached."""
         loop = asyncio.get_running_loop()
-        deadline, tries, pause = loop.time() + self._patience_seconds, 0, 0.02
+        deadline, tries, waits, pause = loop.time() + self._patience_seconds, 0, 0, 0.02
         while True:
             try:
                 return await self._with_connection(work)
@@ -166,6 +177,13 @@ class Connected:
                 tries += 1
                 if tries == MOST_TRIES:
                     raise
+            except asyncpg.LockNotAvailableError as error:
+                waits += 1
+                if waits == MOST_WAITS:
+                    raise StoreUnavailable(
+                        "PostgreSQL", f"another transaction keeps its locks: {error}"
+                    ) from error
+                await self._with_connection(_end_the_stuck)
             except _OUT_OF_REACH as error:
                 if not _is_the_databases(error):
                     raise
