@@ -12,8 +12,13 @@ PenstockError
 │   ├── UniqueConflict
 │   ├── ParentFailed
 │   ├── NotAllowed
-│   └── NotLeasable
+│   ├── NotLeasable
+│   └── EntryConflict
 ├── LeaseLost
+├── Unauthorized            no token, or none that is known
+├── Forbidden               the token does not allow this
+├── RateLimited
+├── Overloaded
 ├── JobFailed
 ├── StoreUnavailable
 └── UnknownStore
@@ -175,6 +180,63 @@ class NotLeasable(Conflict):
 
     def __init__(self, job_id: str, reason: str) -> None:
         super().__init__(f"job {job_id} may not be leased now: {reason}", job_id=job_id, reason=reason)
+
+
+class EntryConflict(Conflict):
+    """Somebody else has changed it meanwhile. Look again, and decide again."""
+
+    code = "entry_conflict"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"the {kind} {_shown(name)} was changed by somebody else meanwhile", kind=kind, name=name
+        )
+
+
+class Unauthorized(PenstockError):
+    """No token was sent, or one that is not known, has expired or was revoked. Send `Authorization: Bearer …`."""
+
+    code = "unauthorized"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class Forbidden(PenstockError):
+    """The token is good, but does not allow this. Use one with the scope named."""
+
+    code = "forbidden"
+
+    def __init__(self, reason: str, **facts: object) -> None:
+        super().__init__(reason, **facts)
+
+
+class RateLimited(PenstockError):
+    """The allowance of this token or tenant is used up. Try again after `retry_after` seconds."""
+
+    code = "rate_limited"
+
+    def __init__(self, policy: str, retry_after: float) -> None:
+        super().__init__(
+            f"the rate limit of this {policy} is reached; try again in {retry_after:.1f} s",
+            policy=policy,
+            retry_after=retry_after,
+        )
+
+
+class Overloaded(PenstockError):
+    """The queue has as many jobs as it is set to hold. Try again after `retry_after` seconds, or raise its max_depth."""
+
+    code = "overloaded"
+
+    def __init__(self, queue: str, depth: int, max_depth: int, retry_after: float) -> None:
+        super().__init__(
+            f"queue {queue} is full: {depth:,} jobs wait and it is set to {max_depth:,}; try again in {retry_after:g} s",
+            queue=queue,
+            depth=depth,
+            max_depth=max_depth,
+            retry_after=retry_after,
+        )
 
 
 class LeaseLost(PenstockError):

@@ -31,6 +31,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import PenstockError
 from penstock.core.job import Job, JobId, NewJob
+from penstock.core.registry import AuditPage, Entry, Events, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import Wakeups
@@ -155,6 +156,32 @@ class Store(Protocol):
         With no seconds at all the holder gives it up; one that does not hold it changes nothing for others.
 
         It saves work that would otherwise be done twice and harm nobody; nothing may depend on there being one holder.
+        """
+        ...
+
+    async def put_entries(
+        self, tenant: str, commands: Sequence[PutEntry]
+    ) -> list[Entry | PenstockError | None]:
+        """Make, replace or drop entries; None answers a drop. One whose version is another gets EntryConflict."""
+        ...
+
+    async def entries(self, tenant: str | None, kind: str, names: Sequence[str] | None = None) -> list[Entry]:
+        """The entries of a kind, by tenant and name: all, or those named; with no tenant given, everyone's."""
+        ...
+
+    async def spend(self, tenant: str, spends: Sequence[Spend]) -> list[Spent]:
+        """Take from allowances, each as a whole or not at all, however many ask at once."""
+        ...
+
+    async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
+        """What people and tokens changed (rules excepted), newest first, from before a `next` on."""
+        ...
+
+    async def events(self, tenant: str, *, after: str | None = None, limit: int) -> Events:
+        """What happened after a cursor; with none, nothing yet, and the cursor of now.
+
+        No event is ever left out or told twice, however late its transaction commits. A cursor that is too old for what
+        is kept, or not of this store, gets InvalidInput.
         """
         ...
 

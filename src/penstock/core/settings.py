@@ -40,6 +40,8 @@ class QueueSettings(Struct, frozen=True, gc=False):
     lease_seconds: float = 30
     retention_seconds: float = 7 * 86_400
     """How long succeeded and cancelled jobs stay. Dead and held ones stay until somebody decides."""
+    max_depth: int | None = None
+    """With so many jobs queued, the service takes no more in. It looks once a second: some may get past."""
 
     def policy(self, asked: NewJob) -> Policy:
         """What the job asked for, and this queue's settings where it asked for nothing."""
@@ -66,6 +68,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "on_exhausted": lambda value: bounds.member("on_exhausted", value, OnExhausted),
     "lease_seconds": lambda value: bounds.number("lease_seconds", value, 1, bounds.LONGEST_LEASE_SECONDS),
     "retention_seconds": lambda value: bounds.number("retention_seconds", value, 0, bounds.LONGEST_SECONDS),
+    "max_depth": lambda value: _optional_count("max_depth", value, bounds.MOST_DEPTH),
 }
 assert _CHECKS.keys() == {field.name for field in fields(QueueSettings)}
 
@@ -94,8 +97,8 @@ def checked_retry(field: str, value: object) -> Retry:
     return value
 
 
-def _optional_count(field: str, value: object) -> int | None:
-    return None if value is None else bounds.integer(field, value, 1, bounds.MOST_CONCURRENCY)
+def _optional_count(field: str, value: object, most: int = bounds.MOST_CONCURRENCY) -> int | None:
+    return None if value is None else bounds.integer(field, value, 1, most)
 
 
 def _optional_rate(field: str, value: object) -> Rate | None:

@@ -38,6 +38,8 @@ from penstock.core.machine import Machine, each
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import EVERYONE, SCHEDULES
+from penstock.stores.memory_feed import MemoryFeed
+from penstock.stores.memory_registry import MemoryRegistry
 from penstock.stores.wakeups.memory import MemoryWakeups
 
 Command = TypeVar("Command")
@@ -50,7 +52,7 @@ def random_tokens() -> Iterator[LeaseToken]:
     return (LeaseToken(f"{prefix}-{number}") for number in count(1))
 
 
-class MemoryStore:
+class MemoryStore(MemoryRegistry, MemoryFeed):
     """Jobs in this process, gone with it. It never awaits, so callers in one event loop never interleave."""
 
     def __init__(
@@ -59,8 +61,8 @@ class MemoryStore:
         tokens: Iterator[LeaseToken] | None = None,
         machine: Callable[[str], Machine] = Machine,
     ) -> None:
+        super().__init__(clock or SystemClock())
         self.wakeups = MemoryWakeups()
-        self._clock = clock or SystemClock()
         self._tokens = tokens or random_tokens()
         self._new_machine = machine
         self._machines: dict[str, Machine] = {}

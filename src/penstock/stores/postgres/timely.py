@@ -16,7 +16,7 @@ from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import EVERYONE, SCHEDULES
 from penstock.stores.postgres import days
-from penstock.stores.postgres.reading import Reading
+from penstock.stores.postgres.feed import Feed
 from penstock.stores.postgres.rules import Session, sql
 
 Answers = list[Any]
@@ -25,7 +25,7 @@ _TEND_SECONDS = 600
 """How often a process that sweeps looks after the days of the history."""
 
 
-class Timely(Reading):
+class Timely(Feed):
     """The part of the store that has to do with time."""
 
     def __init__(self, *given: Any, **options: Any) -> None:

@@ -1,0 +1,120 @@
+"""What a store keeps besides jobs: entries by kind and name, allowances that are spent, and the feed of what happened.
+
+Tokens, workers that show themselves and operations on many jobs are entries. A store knows nothing of their meaning: it
+keeps them, guards them by their version, and lets them go when their time is over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from penstock.core.codec import JsonText
+from penstock.core.job import Change, Status
+
+ALL_TENANTS = "*"
+"""Not a tenant, and no tenant can be called so: whose entries belong to the service itself."""
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """Something kept under a name, within one kind and tenant."""
+
+    kind: str
+    tenant: str
+    name: str
+    version: int
+    """1 when new, and one more with every change."""
+    body: JsonText
+    changed_at: datetime
+    expires_at: datetime | None = None
+    """From then on it is gone, whether or not a sweep has passed."""
+
+
+class PutEntry(Struct, frozen=True, gc=False):
+    """Make, replace or (without a body) drop an entry."""
+
+    kind: str
+    name: str
+    body: JsonText | None
+    version: int | None = None
+    """The guard: the version it must have now, 0 if it must be new; None takes whatever is there."""
+    seconds: float | None = None
+    """How long it stays unless it is put again; None for ever."""
+    audit: Audited | None = None
+    """With it the change is written into the audit trail of (kind, `audit.name`)."""
+
+
+class Audited(Struct, frozen=True, gc=False):
+    """Who changed an entry, and how that reads in the audit trail."""
+
+    name: str
+    """What people call the entry, where its own name says nothing: the digest of a token, say."""
+    verb: str
+    actor: str
+    reason: str | None = None
+    detail: JsonText | None = None
+
+
+class Spend(Struct, frozen=True, gc=False):
+    """Take from an allowance that fills up at `rate` a second, up to `burst`."""
+
+    name: str
+    cost: float
+    rate: float
+    burst: float
+
+
+class Spent(Struct, frozen=True, gc=False):
+    """What came of it: all of the cost was taken, or nothing."""
+
+    granted: bool
+    left: float
+    """What is left of the allowance now."""
+    wait_seconds: float
+    """Until as much would be there as was asked for; 0 if it was granted."""
+
+
+class AuditLine(Struct, frozen=True, gc=False):
+    """A change made by a person or a token, and to what."""
+
+    kind: str
+    """job, queue, schedule, or the kind of an entry."""
+    name: str
+    change: Change
+
+
+class AuditPage(Struct, frozen=True, gc=False):
+    """Some changes, newest first, and where to go on."""
+
+    lines: tuple[AuditLine, ...]
+    next: str | None = None
+
+
+class Event(Struct, frozen=True, gc=False):
+    """Something that happened, as told to those who follow."""
+
+    cursor: str
+    """Where to go on after this one."""
+    at: datetime
+    kind: str
+    """job, queue, schedule, or the kind of an entry."""
+    name: str
+    """The job's id, or the name of what else it happened to."""
+    what: str
+    """`enqueued`; how an attempt ended (`succeeded`, `failed`, `lost`, …); or the verb of a change."""
+    queue: str | None = None
+    type: str | None = None
+    status: Status | None = None
+    """What the job became by it."""
+    attempt: int | None = None
+    worker: str | None = None
+    actor: str | None = None
+    error: str | None = None
+
+
+class Events(Struct, frozen=True, gc=False):
+    """What happened since, in an order that never changes, and where to go on, whether or not anything did."""
+
+    events: tuple[Event, ...]
+    next: str
