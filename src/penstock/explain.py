@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from penstock.core.job import Status
@@ -15,7 +17,7 @@ class Reason(Struct, frozen=True):
     """Stable, for programs: paused, not_due, concurrency_limit, …"""
     message: str
     """For people."""
-    facts: dict[str, object] = {}
+    facts: dict[str, Any] = {}
 
 
 class Explanation(Struct, frozen=True):

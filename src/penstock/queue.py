@@ -392,6 +392,12 @@ class Queue:
             raise ScheduleNotFound(name)
         return found
 
+    async def run_schedule(self, name: str) -> Enqueued:
+        """Enqueue a schedule's job once, now; its fire times stay as they are."""
+        schedule = await self.schedule(name)
+        job = replace(schedule.job, id=self._ids(), schedule=schedule.name)
+        return _value(await self.store.enqueue(self.tenant, [job]))
+
     async def fire_due(self) -> list[Fired]:
         """Enqueue the jobs of all schedules that are due. Any number of processes may call this at any time."""
         now = await self.store.now()

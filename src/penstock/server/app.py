@@ -1,0 +1,58 @@
+"""The service as one ASGI app: every operation, one OpenAPI document, the edge around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from penstock.bulk import BulkRunner
+from penstock.server import administering, following, looking, operating, probes, producing, working
+from penstock.server.edge import Edge, no_such_page, wrong_method
+from penstock.server.openapi import document
+from penstock.server.operation import Operation
+from penstock.server.service import Service
+
+OPERATIONS: tuple[Operation, ...] = (
+    *producing.OPERATIONS,
+    *working.OPERATIONS,
+    *looking.OPERATIONS,
+    *following.OPERATIONS,
+    *operating.OPERATIONS,
+    *administering.OPERATIONS,
+    *probes.OPERATIONS,
+)
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """The document that is checked in as docs/openapi.json."""
+    return document(OPERATIONS)
+
+
+def create_app(service: Service) -> ASGIApp:
+    """An app for any ASGI server. FastAPI hosts it, so that others can mount their parts; our routes are lean."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        runner = asyncio.create_task(BulkRunner(service.store).run(), name="penstock bulk operations")
+        try:
+            yield
+        finally:
+            runner.cancel()
+            await asyncio.wait([runner])
+            await service.close()
+
+    app = FastAPI(title="Penstock", lifespan=lifespan, openapi_url="/openapi.json", redoc_url=None)
+    app.openapi = openapi  # type: ignore[method-assign]
+    # The longest first: a name may have a slash in it, and must not swallow what follows.
+    in_order = sorted(OPERATIONS, key=lambda operation: operation.path.count("/"), reverse=True)
+    app.router.routes.extend(operation.route(service) for operation in in_order)
+    app.add_exception_handler(404, no_such_page)
+    app.add_exception_handler(405, wrong_method)
+    return Edge(app, service)

@@ -1,0 +1,158 @@
+"""What all operations share: the store, who calls, and the grouping of single calls into batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+from starlette.requests import Request
+
+from penstock.access import Access, Scope, Token
+from penstock.coalesce import Coalesce
+from penstock.core import bounds
+from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
+from penstock.core.errors import Forbidden, Unauthorized
+from penstock.core.job import Job, JobId, NewJob
+from penstock.core.limits import Rate
+from penstock.core.registry import ALL_TENANTS
+from penstock.queue import Queue
+from penstock.server.depths import Depths
+from penstock.server.feeds import Feeds
+from penstock.server.limits import Limits
+from penstock.server.lines import Lines
+from penstock.server.metrics import ServiceMetrics
+
+logger = logging.getLogger("penstock.server")
+
+TENANT_HEADER = "penstock-tenant"
+MOST_BYTES = 16 * 1_048_576
+MOST_GROUPS = 1_000
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Caller(Struct, frozen=True):
+    """Who calls, and the jobs that are theirs."""
+
+    token: Token | None
+    queue: Queue
+
+    @property
+    def tenant(self) -> str:
+        return self.queue.tenant
+
+    @property
+    def is_the_service(self) -> bool:
+        """Whether it may see to all tenants."""
+        return self.token is not None and self.token.tenant == ALL_TENANTS
+
+
+class Groups(Generic[Item, Answer]):
+    """A `Coalesce` for each tenant that calls."""
+
+    def __init__(
+        self, ask: Callable[[str, list[Item]], Awaitable[Sequence[Answer | Exception]]], at_once: int
+    ) -> None:
+        self._ask = ask
+        self._at_once = at_once
+        self._groups: dict[str, Coalesce[Item, Answer]] = {}
+
+    async def __call__(self, tenant: str, item: Item) -> Answer:
+        group = self._groups.get(tenant)
+        if group is None:
+            if len(self._groups) >= MOST_GROUPS:
+                self._groups.clear()  # those under way are held by their callers
+            group = self._groups[tenant] = Coalesce(
+                lambda items: self._ask(tenant, items), at_once=self._at_once
+            )
+        return await group(item)
+
+
+class Service:
+    """One instance of the service on a store."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        access: Access,
+        *,
+        most_bytes: int = MOST_BYTES,
+        needs_idempotency_key: bool = False,
+        tenant_rate: Rate | None = None,
+    ) -> None:
+        self.queue = queue
+        self.store = queue.store
+        self.access = access
+        self.most_bytes = most_bytes
+        self.needs_idempotency_key = needs_idempotency_key
+        store = self.store
+        self.enqueue: Groups[NewJob, Enqueued] = Groups(store.enqueue, 2)
+        self.settle: Groups[Settle, Settled] = Groups(store.settle, 2)
+        self.heartbeat: Groups[Heartbeat, Beat] = Groups(store.heartbeat, 1)
+        self.get: Groups[JobId, Job] = Groups(store.get, 1)
+        self.lines = Lines(store)
+        self.feeds = Feeds(store)
+        self.limits = Limits(store, tenant_rate)
+        self.metrics = ServiceMetrics()
+        self._depths = Depths(store)
+        self._queues: dict[tuple[str, str], Queue] = {}
+
+    async def make_room(self, tenant: str, queues: Iterable[str]) -> None:
+        """Overloaded if one of these queues holds as much as it is set to."""
+        await self._depths.check(tenant, queues)
+
+    async def close(self) -> None:
+        await self.lines.close()
+        await self.feeds.close()
+
+    async def caller(self, request: Request, scope: Scope | tuple[Scope, ...] | None) -> Caller:
+        """Who sends this request, if that is known and it is allowed to."""
+        if scope is None:
+            return Caller(None, self.queue)
+        token = await self.access.check(bearer(request))
+        tenant = _tenant(request, token)
+        if not any(token.allows(one) for one in ((scope,) if isinstance(scope, Scope) else scope)):
+            needed = scope if isinstance(scope, Scope) else " or ".join(scope)
+            raise Forbidden(
+                f"this needs a token with the scope {needed}; {token.name!r} has {', '.join(token.scopes)}",
+                needed=str(needed),
+                scopes=", ".join(token.scopes),
+            )
+        standing = await self.limits.draw(token, tenant)
+        if standing is not None:
+            request.state.standing = standing
+        return Caller(token, self._queue_of(tenant, f"token:{token.name}"))
+
+    def _queue_of(self, tenant: str, actor: str) -> Queue:
+        queue = self._queues.get((tenant, actor))
+        if queue is None:
+            if len(self._queues) >= MOST_GROUPS:
+                self._queues.clear()
+            queue = self.queue.for_tenant(tenant, actor=actor[: bounds.NAME_CHARS])
+            self._queues[tenant, actor] = queue
+        return queue
+
+
+def bearer(request: Request) -> str:
+    """The secret that a request carries."""
+    sent = request.headers.get("authorization")
+    if sent is None:
+        raise Unauthorized("no token was sent; send it as `Authorization: Bearer …`")
+    kind, _, secret = sent.partition(" ")
+    if kind.lower() != "bearer" or not secret:
+        raise Unauthorized("the Authorization header must be `Bearer` and a token")
+    return secret.strip()
+
+
+def _tenant(request: Request, token: Token) -> str:
+    named = request.headers.get(TENANT_HEADER)
+    if token.tenant == ALL_TENANTS:
+        return bounds.name("Penstock-Tenant", named or "default")
+    if named is not None and named != token.tenant:
+        raise Forbidden(
+            f"this token is for the tenant {token.tenant!r}; leave the header Penstock-Tenant out"
+        )
+    return token.tenant
