@@ -97,12 +97,19 @@ class Service:
         self.feeds = Feeds(store)
         self.limits = Limits(store, tenant_rate)
         self.metrics = ServiceMetrics()
+        self.is_leaving = False
         self._depths = Depths(store)
         self._queues: dict[tuple[str, str], Queue] = {}
 
     async def make_room(self, tenant: str, queues: Iterable[str]) -> None:
         """Overloaded if one of these queues holds as much as it is set to."""
         await self._depths.check(tenant, queues)
+
+    def leave(self) -> None:
+        """End what only waits: this instance stops."""
+        self.is_leaving = True
+        self.lines.leave()
+        self.feeds.leave()
 
     async def close(self) -> None:
         await self.lines.close()
