@@ -13,7 +13,7 @@ from penstock.access import Access, Scope, Token
 from penstock.coalesce import Coalesce
 from penstock.core import bounds
 from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
-from penstock.core.errors import Forbidden, Unauthorized
+from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorized
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.limits import Rate
 from penstock.core.registry import ALL_TENANTS
@@ -103,7 +103,11 @@ class Service:
 
     async def make_room(self, tenant: str, queues: Iterable[str]) -> None:
         """Overloaded if one of these queues holds as much as it is set to."""
-        await self._depths.check(tenant, queues)
+        try:
+            await self._depths.check(tenant, queues)
+        except Overloaded:
+            self.metrics.overloaded()
+            raise
 
     def leave(self) -> None:
         """End what only waits: this instance stops."""
@@ -114,6 +118,7 @@ class Service:
     async def close(self) -> None:
         await self.lines.close()
         await self.feeds.close()
+        await self.metrics.close()
 
     async def caller(self, request: Request, scope: Scope | tuple[Scope, ...] | None) -> Caller:
         """Who sends this request, if that is known and it is allowed to."""
@@ -128,7 +133,11 @@ class Service:
                 needed=str(needed),
                 scopes=", ".join(token.scopes),
             )
-        standing = await self.limits.draw(token, tenant)
+        try:
+            standing = await self.limits.draw(token, tenant)
+        except RateLimited:
+            self.metrics.rate_limited()
+            raise
         if standing is not None:
             request.state.standing = standing
         return Caller(token, self._queue_of(tenant, f"token:{token.name}"))
