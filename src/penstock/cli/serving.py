@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from penstock.access import Access
@@ -31,9 +32,14 @@ def new_secret() -> str:
 async def service_on(
     queue: Queue, listening: Any, *, scheduler: bool = True, **options: Any
 ) -> AsyncIterator[Service]:
-    """The service on a store while the block runs."""
-    service = Service(queue, Access(queue.store), **options)
-    async with running(create_app(service), service, listening, scheduler=scheduler):
+    """The service on a store while the block runs. PENSTOCK_LIMITS=redis://… keeps rate limits there."""
+    async with AsyncExitStack() as stack:
+        if url := os.environ.get("PENSTOCK_LIMITS"):
+            from penstock.server.redis_limits import RedisAllowances
+
+            options["allowances"] = await stack.enter_async_context(aclosing(RedisAllowances(url)))
+        service = Service(queue, Access(queue.store), **options)
+        await stack.enter_async_context(running(create_app(service), service, listening, scheduler=scheduler))
         yield service
 
 

@@ -20,7 +20,7 @@ from penstock.core.registry import ALL_TENANTS
 from penstock.queue import Queue
 from penstock.server.depths import Depths
 from penstock.server.feeds import Feeds
-from penstock.server.limits import Limits
+from penstock.server.limits import Keeper, Limits
 from penstock.server.lines import Lines
 from penstock.server.metrics import ServiceMetrics
 
@@ -82,7 +82,9 @@ class Service:
         most_bytes: int = MOST_BYTES,
         needs_idempotency_key: bool = False,
         tenant_rate: Rate | None = None,
+        allowances: Keeper | None = None,
     ) -> None:
+        """`allowances` says where rate limits are kept, if not in the store itself."""
         self.queue = queue
         self.store = queue.store
         self.access = access
@@ -95,7 +97,7 @@ class Service:
         self.get: Groups[JobId, Job] = Groups(store.get, 1)
         self.lines = Lines(store)
         self.feeds = Feeds(store)
-        self.limits = Limits(store, tenant_rate)
+        self.limits = Limits(allowances or store, tenant_rate)
         self.metrics = ServiceMetrics()
         self.is_leaving = False
         self._depths = Depths(store)
