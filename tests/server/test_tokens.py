@@ -100,9 +100,13 @@ class TestRateLimits:
         _, secret = await Access(store).create(
             "default", "busy", ["read"], actor="tests", rate=Rate(20, per=3600)
         )
-        async with serving(store) as one, serving(store) as two:
-            async with client(one, secret) as first, client(two, secret) as second:
-                answers = await asyncio.gather(*((first, second)[n % 2].get("/v1/queues") for n in range(60)))
+        async with (
+            serving(store) as one,
+            serving(store) as two,
+            client(one, secret) as first,
+            client(two, secret) as second,
+        ):
+            answers = await asyncio.gather(*((first, second)[n % 2].get("/v1/queues") for n in range(60)))
         let_in = [answer for answer in answers if answer.status_code == 200]
         refused = [answer for answer in answers if answer.status_code == 429]
         assert (len(let_in), len(refused)) == (20, 40)
