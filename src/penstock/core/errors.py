@@ -5,7 +5,8 @@ PenstockError
 ├── NotFound
 │   ├── JobNotFound
 │   ├── ParentNotFound
-│   └── ScheduleNotFound
+│   ├── ScheduleNotFound
+│   └── OperationNotFound
 ├── Conflict
 │   ├── IdConflict
 │   ├── IdempotencyConflict
@@ -104,6 +105,15 @@ class ScheduleNotFound(NotFound):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no schedule {_shown(name)} in this tenant", name=name)
+
+
+class OperationNotFound(NotFound):
+    """No such operation in this tenant. `bulk.operations` lists the ones there are; they leave a week after their end."""
+
+    code = "operation_not_found"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"no operation {_shown(operation_id)} in this tenant", operation_id=operation_id)
 
 
 class Conflict(PenstockError):
