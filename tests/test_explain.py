@@ -481,7 +481,7 @@ class TestAskingThePort:
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Everything at once: limits, rates, an ordering key, and more jobs than are read."""
-        settings = {
+        settings: dict[str, Any] = {
             "max_concurrency": 1,
             "max_concurrency_per_key": 1,
             "rate": Rate(1),

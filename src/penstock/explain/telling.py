@@ -22,7 +22,7 @@ class Reason(Struct, frozen=True):
     """Stable, for programs: paused, not_due, concurrency_limit, …"""
     message: str
     """For people."""
-    facts: dict[str, object] = {}
+    facts: dict[str, Any] = {}
     """For programs, as JSON can say it."""
 
 
