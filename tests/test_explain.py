@@ -287,7 +287,7 @@ class TestConcurrency:
             + " and 2 more"
         )
         assert reason.facts["limit"] == 7
-        assert len(reason.facts["running"]) == 5  # type: ignore[arg-type]
+        assert len(reason.facts["running"]) == 5
 
     async def test_its_key_runs_as_many_as_it_may(self, queue: Queue) -> None:
         await worker(queue)
