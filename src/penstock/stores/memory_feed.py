@@ -9,7 +9,7 @@ from itertools import islice
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidInput
-from penstock.core.job import Attempt, Change, Job, JobId, Record
+from penstock.core.job import Attempt, Job, JobId, Record
 from penstock.core.machine import Machine
 from penstock.core.registry import Event, Events
 
@@ -60,17 +60,14 @@ class MemoryFeed:
 
 
 def _event(cursor: str, kind: str, name: str, told: Record | Job, job: Job | None) -> Event:
-    match told:
-        case Job():
-            return Event(cursor, told.created_at, kind, name, "enqueued", told.queue, told.type)
-        case Attempt():
-            about = (None, None) if job is None else (job.queue, job.type)
-            return Event(
-                cursor, told.ended_at, kind, name, told.outcome, *about, told.status, told.number, told.worker, None, told.error
-            )  # fmt: skip
-        case Change():
-            if kind == "queue":
-                about = (name, None)
-            else:
-                about = (None, None) if kind != "job" or job is None else (job.queue, job.type)
-            return Event(cursor, told.at, kind, name, told.verb, *about, told.status, actor=told.actor)
+    if isinstance(told, Job):
+        return Event(cursor, told.created_at, kind, name, "enqueued", told.queue, told.type)
+    of_job = job if kind == "job" else None
+    queue = name if kind == "queue" else None if of_job is None else of_job.queue
+    type_ = None if of_job is None else of_job.type
+    if isinstance(told, Attempt):
+        return Event(
+            cursor, told.ended_at, kind, name, told.outcome, queue, type_, told.status, told.number, told.worker,
+            error=told.error,
+        )  # fmt: skip
+    return Event(cursor, told.at, kind, name, told.verb, queue, type_, told.status, actor=told.actor)

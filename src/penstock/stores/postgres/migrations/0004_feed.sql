@@ -9,11 +9,11 @@ ALTER TABLE penstock.job ADD COLUMN xid bigint NOT NULL DEFAULT pg_current_xact_
 ALTER TABLE penstock.attempt ADD COLUMN xid bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint;
 ALTER TABLE penstock.change ADD COLUMN xid bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint;
 
--- BRIN, because a B-tree would cost each job 150 bytes of WAL and this costs none. Not fewer pages to a range: autovacuum
--- takes no more than 256 requests to sum one up, and looks once a minute.
-CREATE INDEX job_xid ON penstock.job USING brin (xid) WITH (autosummarize = on, pages_per_range = 128);
-CREATE INDEX attempt_xid ON penstock.attempt USING brin (xid) WITH (autosummarize = on, pages_per_range = 128);
-CREATE INDEX change_xid ON penstock.change USING brin (xid) WITH (autosummarize = on, pages_per_range = 128);
+-- BRIN, because a B-tree would cost each job 134 bytes of WAL and this costs none. Not fewer pages to a range: autovacuum
+-- takes no more than 256 requests to sum one up and looks once a minute, which at 64 is enough for 5,000 jobs a second.
+CREATE INDEX job_xid ON penstock.job USING brin (xid) WITH (autosummarize = on, pages_per_range = 64);
+CREATE INDEX attempt_xid ON penstock.attempt USING brin (xid) WITH (autosummarize = on, pages_per_range = 64);
+CREATE INDEX change_xid ON penstock.change USING brin (xid) WITH (autosummarize = on, pages_per_range = 64);
 
 -- Whoever writes whole rows from JSON, and has not heard of the column, writes null and not the default.
 CREATE FUNCTION penstock.stamp() RETURNS trigger LANGUAGE plpgsql
@@ -172,7 +172,8 @@ DECLARE
     width  bigint := 32;
     found  integer;
 BEGIN
-    -- A few transactions first, then more at a time: one far behind must not read all that happened since for each page.
+    -- A few transactions first, then many: who is far behind must not read all that happened since for every page. Not by
+    -- small steps: each reads anew what the index has not summed up yet.
     WHILE lowest < horizon AND most > 0 LOOP
         beyond := least(lowest + width, horizon);
         RETURN QUERY
@@ -210,6 +211,6 @@ BEGIN
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;
         lowest := beyond;
-        width := width * 8;
+        width := width * 32;
     END LOOP;
 END $$;
