@@ -1,0 +1,83 @@
+"""What happened to a job, a queue or a schedule, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.cli.output import clean
+from penstock.cli.shapes import value
+from penstock.cli.words import span
+from penstock.core.codec import JsonText
+from penstock.core.job import Attempt, Change, Job, Outcome, Record, Status
+
+Line = tuple[datetime, str, str]
+"""When, what in one or two words, and the rest of the sentence."""
+
+
+def of_job(job: Job, records: Sequence[Record]) -> Any:
+    """A job's life from its creation on."""
+    lines: list[Line] = [(job.created_at, "enqueued", f"in {job.queue}")]
+    for record in records:
+        lines += _attempt(record) if isinstance(record, Attempt) else [_change(record)]
+    if job.lease is not None:
+        lines.append((job.lease.taken_at, "running", f"attempt {job.leases}, by {job.lease.worker}"))
+    return _grid(lines)
+
+
+def of_changes(records: Iterable[Record]) -> Any:
+    return _grid([_change(record) for record in records if isinstance(record, Change)])
+
+
+def _attempt(attempt: Attempt) -> list[Line]:
+    took = span(max(0.0, (attempt.ended_at - attempt.started_at).total_seconds()))
+    again = ""
+    if attempt.status is Status.QUEUED:
+        wait = (attempt.run_at - attempt.ended_at).total_seconds()
+        again = f"; again after {span(wait)}" if wait > 0 else "; again at once"
+    elif attempt.outcome is not Outcome.SUCCEEDED:
+        again = f"; the job is {attempt.status}"
+    error = f"\n{attempt.error.strip().splitlines()[-1]}" if attempt.error and attempt.error.strip() else ""
+    ended = f"attempt {attempt.number} after {took}, by {attempt.worker}{again}{error}"
+    return [(attempt.ended_at, str(attempt.outcome), ended)]
+
+
+def _change(change: Change) -> Line:
+    parts = [f"by {change.actor}"]
+    if change.status is not None:
+        parts.append(f"the job is {change.status}")
+    if change.detail is not None:
+        parts.append(_detail(change.detail))
+    if change.reason:
+        parts.append(f"because: {change.reason}")
+    return change.at, change.verb, "; ".join(parts)
+
+
+def _detail(detail: JsonText) -> str:
+    told = value(detail)
+    if not isinstance(told, dict):
+        return str(detail)
+    return ", ".join(f"{name} = {'none' if said is None else said}" for name, said in told.items())
+
+
+def _grid(lines: Sequence[Line]) -> Any:
+    """Local times with the date where it changes, what happened in its colour, and the rest."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from penstock.cli.output import coloured
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    day = ""
+    for at, what, rest in lines:
+        here = at.astimezone()
+        today = here.strftime("%Y-%m-%d ")
+        shown = here.strftime("%H:%M:%S.") + f"{here.microsecond // 1000:03}"
+        grid.add_row((today if today != day else " " * 11) + shown, coloured(what), Text(clean(rest)))
+        day = today
+    return Padding(grid, (0, 0, 0, 2))
