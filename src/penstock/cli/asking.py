@@ -31,9 +31,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _headers(
-    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
-) -> dict[str, str] | None:
+def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
     pairs = [each.partition("=") for each in given]
     for name, equals, _ in pairs:
         if not (name and equals):
@@ -45,5 +43,3 @@ def job_asked(payload: tuple[Any] | None, **options: Any) -> dict[str, Any]:
     """The fields that were given."""
     asked = {name: value for name, value in options.items() if value is not None}
     return asked if payload is None else {**asked, "payload": payload[0]}
-
-

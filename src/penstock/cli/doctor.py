@@ -71,9 +71,7 @@ def doctor(url: str | None, tenant: str, output: str) -> None:
     click.get_current_context().exit(Exit.FAILED if worst else Exit.OK)
 
 
-async def _examined(
-    url: str | None, tenant: str, tell: Callable[[Finding], None] | None
-) -> list[Finding]:
+async def _examined(url: str | None, tenant: str, tell: Callable[[Finding], None] | None) -> list[Finding]:
     findings = []
     async for finding in _findings(url, tenant):
         findings.append(finding)
@@ -140,7 +138,9 @@ def _extras() -> Finding:
     lacking = [extra for extra in EXTRAS if extra not in there]
     message = f"installed: {', '.join(there) or 'none'}"
     if lacking:
-        message += f'; not installed: {", ".join(lacking)} (pip install "penstock[{lacking[0]}]" if you need it)'
+        message += (
+            f'; not installed: {", ".join(lacking)} (pip install "penstock[{lacking[0]}]" if you need it)'
+        )
     return Finding("extras", Level.OK, message)
 
 
@@ -150,11 +150,17 @@ def _extras() -> Finding:
 def _unopened(error: Exception) -> Finding:
     if isinstance(error, PenstockError):
         if error.code.startswith(("schema", "migration")):
-            return Finding("schema", Level.PROBLEM, told(error), "run `penstock migrate`, or upgrade this package")
+            return Finding(
+                "schema", Level.PROBLEM, told(error), "run `penstock migrate`, or upgrade this package"
+            )
         advice = "check the URL, and that the server runs and lets this host in"
-        return Finding("store", Level.PROBLEM, told(error), advice if isinstance(error, StoreUnavailable) else None)
+        return Finding(
+            "store", Level.PROBLEM, told(error), advice if isinstance(error, StoreUnavailable) else None
+        )
     if (refused := refused_by_driver(error)) is not None:
-        return Finding("store", Level.PROBLEM, refused.message, "check user, password and database in the URL")
+        return Finding(
+            "store", Level.PROBLEM, refused.message, "check user, password and database in the URL"
+        )
     raise error
 
 
@@ -220,11 +226,17 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
         yield Finding("postgresql", Level.OK, f"PostgreSQL {row['name']}")
     lost = "jobs that were acknowledged may be lost in a crash of the server"
     if row["fsync"] == "off":
-        yield Finding("durability", Level.PROBLEM, f"fsync is off: {lost}, and the database with them", "set fsync = on")
+        yield Finding(
+            "durability", Level.PROBLEM, f"fsync is off: {lost}, and the database with them", "set fsync = on"
+        )
     if row["synchronous_commit"] == "off":
-        yield Finding("durability", Level.WARNING, f"synchronous_commit is off: {lost}", "set synchronous_commit = on")
+        yield Finding(
+            "durability", Level.WARNING, f"synchronous_commit is off: {lost}", "set synchronous_commit = on"
+        )
     if row["autovacuum"] == "off":
-        yield Finding("vacuum", Level.PROBLEM, "autovacuum is off: queues slow down as rows die", "set autovacuum = on")
+        yield Finding(
+            "vacuum", Level.PROBLEM, "autovacuum is off: queues slow down as rows die", "set autovacuum = on"
+        )
     for threat in found.threats:
         what, _, cure = threat.partition(": ")
         yield Finding("vacuum", Level.WARNING, what, cure)

@@ -30,7 +30,9 @@ FOR_EVER = inf
 @click.argument("payload", required=False, type=Json())
 @job_options
 @click.option("--delay", type=Duration(), help="Not before this has passed: 30s, 5m, 2h.")
-@click.option("--run-at", type=Moment(), help="Not before this time: 2030-01-31T09:00, local unless it has a zone.")
+@click.option(
+    "--run-at", type=Moment(), help="Not before this time: 2030-01-31T09:00, local unless it has a zone."
+)
 @click.option("--idempotency-key", help="The same request with it is not repeated within 24 hours.")
 @click.option("--parent", "parents", multiple=True, metavar="ID", help="Wait until this job has succeeded.")
 @click.option(
@@ -44,6 +46,7 @@ FOR_EVER = inf
 @on_store
 async def enqueue(
     queue: Queue,
+    /,
     type: str,
     payload: tuple[Any] | None,
     parents: tuple[str, ...],
@@ -55,9 +58,11 @@ async def enqueue(
 
     PAYLOAD is JSON, the handler's arguments by name; `-` reads it from standard input.
 
-        penstock enqueue email.send '{"to": "ada@example.com"}' --queue emails --delay 5m
+    \b
+    penstock enqueue email.send '{"to": "ada@example.com"}' --queue emails --delay 5m
 
-        penstock enqueue report.write - --wait 60 < report.json
+    \b
+    penstock enqueue report.write - --wait 60 < report.json
     """
     asked = job_asked(payload, **options)
     answer = await queue.enqueue(type, **asked, **({"parents": parents} if parents else {}))

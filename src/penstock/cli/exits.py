@@ -55,7 +55,7 @@ class Refused(click.ClickException):
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
-        self.exit_code = code
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"penstock: {self.format_message()}", file=file, err=file is None)

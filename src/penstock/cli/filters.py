@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -46,9 +46,9 @@ def taken(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(conditions: Mapping[str, Any]) -> str:
-    """The predicate: `that are dead or held, in queue emails`."""
+    """The predicate: `in state dead or held, in queue emails`."""
     phrases = {
-        "statuses": lambda given: f"that are {' or '.join(given)}",
+        "statuses": lambda given: f"in state {_either(given)}",
         "queue": lambda given: f"in queue {given}",
         "type": lambda given: f"of type {given}",
         "key": lambda given: f"with key {given!r}",
@@ -58,3 +58,8 @@ def in_words(conditions: Mapping[str, Any]) -> str:
         "created_before": lambda given: f"created before {local(given)}",
     }
     return ", ".join(phrases[name](conditions[name]) for name in NAMES if name in conditions)
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -33,7 +33,7 @@ from penstock.cli.words import ago, local, span, when
 from penstock.core.bounds import MOST_LISTED
 from penstock.core.commands import Bulk, Changed
 from penstock.core.errors import PenstockError
-from penstock.core.job import Job, Status
+from penstock.core.job import Cause, Job, Status
 from penstock.core.settings import QueueSettings
 from penstock.explain import Reason, explain
 from penstock.queue import Queue
@@ -59,7 +59,7 @@ def jobs() -> None:
 @output_option()
 @on_store
 async def list_(
-    queue: Queue, limit: int, after: str | None, everything: bool, output: str, **options: Any
+    queue: Queue, /, limit: int, after: str | None, everything: bool, output: str, **options: Any
 ) -> None:
     """List jobs, newest first."""
     conditions = taken(options)
@@ -133,7 +133,7 @@ def _first_line(text: str | None, most: int = 80) -> str | None:
 @click.argument("id")
 @output_option("table", "json")
 @on_store
-async def show(queue: Queue, id: str, output: str) -> None:
+async def show(queue: Queue, /, id: str, output: str) -> None:
     """Tell everything about a job: what was asked, what became of it, and every step on the way."""
     job, history = await queue.get(id), await queue.history(id)
     if output == "json":
@@ -156,7 +156,7 @@ async def show(queue: Queue, id: str, output: str) -> None:
 
 def _facts(job: Job, settings: QueueSettings) -> dict[str, object]:
     at, asked = now(), job.asked
-    state = str(job.status) if job.cause is None or job.cause == job.status else f"{job.status} ({job.cause})"
+    state = str(job.status) if job.cause in (None, Cause.CANCELLED) else f"{job.status} ({job.cause})"
     asked_to_stop = job.cancel_requested and job.status is Status.RUNNING
     return {
         "status": f"{state}, asked to stop" if asked_to_stop else state,
@@ -183,7 +183,7 @@ def _facts(job: Job, settings: QueueSettings) -> dict[str, object]:
 @click.argument("id")
 @output_option("table", "json")
 @on_store
-async def explain_(queue: Queue, id: str, output: str) -> None:
+async def explain_(queue: Queue, /, id: str, output: str) -> None:
     """Say why a job is where it is, and what keeps it from running."""
     explanation = await explain(queue, id)
     if output == "json":
@@ -222,17 +222,18 @@ def change_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @change_options
 @on_store
 async def cancel(
-    queue: Queue, ids: tuple[str, ...], reason: str | None, yes: bool, output: str, **options: Any
+    queue: Queue, /, ids: tuple[str, ...], reason: str | None, yes: bool, output: str, **options: Any
 ) -> int:
     """Cancel jobs: those named, or all that match a filter.
 
     A job that runs is asked to stop. A filter alone only says what it would do; add --yes to do it.
 
-        penstock jobs cancel --queue emails --type email.send --before 7d --yes
+    \b
+    penstock jobs cancel --queue emails --type email.send --before 7d --yes
     """
     conditions = _chosen(ids, taken(options), CANCELLABLE)
     if ids:
-        return await _each(ids, lambda id: queue.cancel(id, reason), output)
+        return await _each(ids, lambda job_id: queue.cancel(job_id, reason), output)
     return await _matching(queue.cancel_matching, "cancel", "cancelled", conditions, reason, yes, output)
 
 
@@ -245,6 +246,7 @@ async def cancel(
 @on_store
 async def redrive(
     queue: Queue,
+    /,
     ids: tuple[str, ...],
     reason: str | None,
     yes: bool,
@@ -256,11 +258,12 @@ async def redrive(
 
     A filter alone only says what it would do; add --yes to do it. Without --status it takes what is dead or held.
 
-        penstock jobs redrive --queue emails --status dead --since 2h --yes
+    \b
+    penstock jobs redrive --queue emails --status dead --since 2h --yes
     """
     conditions = _chosen(ids, taken(options), FAILED)
     if ids:
-        return await _each(ids, lambda id: queue.redrive(id, reason, descendants=descendants), output)
+        return await _each(ids, lambda job_id: queue.redrive(job_id, reason, descendants=descendants), output)
     return await _matching(queue.redrive_matching, "redrive", "redriven", conditions, reason, yes, output)
 
 
@@ -276,15 +279,15 @@ def _chosen(ids: Sequence[str], conditions: dict[str, Any], statuses: tuple[Stat
 async def _each(ids: Sequence[str], change: Callable[[str], Awaitable[Changed]], output: str) -> int:
     done: list[Changed] = []
     errors: list[PenstockError] = []
-    for id in ids:
+    for job_id in ids:
         try:
-            done.append(await change(id))
+            done.append(await change(job_id))
         except PenstockError as error:
             errors.append(error)
     if done or output == "json":
         show_list(done, output, _CHANGED, empty="nothing was changed")
-    for error in errors:
-        click.echo(f"penstock: {told(error)}", err=True)
+    for refusal in errors:
+        click.echo(f"penstock: {told(refusal)}", err=True)
     return max(map(exit_of, errors), default=Exit.OK)
 
 
@@ -313,7 +316,11 @@ async def _matching(
         if output == "json":
             print_json(_bulk_plain(verb, conditions, counted, dry_run=not yes))
         else:
-            click.echo(clean(f"would {verb} {jobs}" if counted.matched else f"there are no jobs {in_words(conditions)}"))
+            click.echo(
+                clean(
+                    f"would {verb} {jobs}" if counted.matched else f"there are no jobs {in_words(conditions)}"
+                )
+            )
             if counted.matched:
                 hint(f"nothing was changed; add --yes to {verb} them")
         return Exit.OK
@@ -331,7 +338,11 @@ async def _matching(
 
 
 async def _with_progress(
-    change: Callable[..., Awaitable[Bulk]], verb: str, conditions: dict[str, Any], reason: str | None, total: int
+    change: Callable[..., Awaitable[Bulk]],
+    verb: str,
+    conditions: dict[str, Any],
+    reason: str | None,
+    total: int,
 ) -> Bulk:
     if not sys.stderr.isatty():
         return await change(reason, **conditions)
@@ -351,6 +362,7 @@ def _bulk_plain(verb: str, conditions: dict[str, Any], bulk: Bulk, *, dry_run: b
     return {
         "action": verb,
         "filter": conditions,
+        "in_words": f"jobs {in_words(conditions)}",
         "dry_run": dry_run,
         "matched": bulk.matched,
         "changed": bulk.changed,

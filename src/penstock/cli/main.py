@@ -15,7 +15,10 @@ from penstock.cli.lazy import LazyGroup, Sections
 COMMANDS: Sections = {
     "Running": {
         "worker": ("penstock.cli.worker:worker", "Run the jobs of an app."),
-        "scheduler": ("penstock.cli.scheduler:scheduler", "Fire the schedules of an app, without running jobs."),
+        "scheduler": (
+            "penstock.cli.scheduler:scheduler",
+            "Fire the schedules of an app, without running jobs.",
+        ),
         "migrate": ("penstock.cli.migrate:command", "Bring the PostgreSQL schema up to date."),
         "demo": ("penstock.cli.demo:demo", "Show a queue at work, in memory."),
     },

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
-from penstock.connect import connect, locate
+from penstock.connect import Address, connect, locate
 from penstock.queue import Queue
 
 EMBEDDED = Path(".penstock")
@@ -48,15 +48,20 @@ def on_store(
 
 @asynccontextmanager
 async def opened(url: str | None, tenant: str) -> AsyncIterator[Queue]:
-    if url is None and not EMBEDDED.exists():
-        click.echo(f"penstock: making a store in {EMBEDDED.resolve()}; PENSTOCK_URL names another", err=True)
+    asyncio.get_running_loop().set_exception_handler(_left_behind)
     with _troubles_told():
-        address = await asyncio.to_thread(locate, url, EMBEDDED)
+        address = await asyncio.to_thread(_located, url)
         try:
             async with connect(address.url, tenant=tenant, actor=actor(), migrates=address.migrates) as queue:
                 yield queue
         finally:
             address.close()
+
+
+def _located(url: str | None) -> Address:
+    if url is None and not EMBEDDED.exists():
+        click.echo(f"penstock: making a store in {EMBEDDED.resolve()}; PENSTOCK_URL names another", err=True)
+    return locate(url, EMBEDDED)
 
 
 def actor() -> str:
@@ -65,6 +70,12 @@ def actor() -> str:
         return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):  # a container's user may have no name
         return f"cli:{os.getuid()}"
+
+
+def _left_behind(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that was lost while asyncpg opened it has been tried again; nobody needs to hear of it twice."""
+    if not isinstance(context.get("exception"), ConnectionError):
+        loop.default_exception_handler(context)
 
 
 @contextmanager

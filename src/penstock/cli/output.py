@@ -81,7 +81,7 @@ class _Lines:
 
 
 def _csv_cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
 
 
 # ── For people ────────────────────────────────────────────────────────────────────────────────────
@@ -105,9 +105,7 @@ def console() -> Console:
     """Where tables go. In a pipe nothing is wrapped; NO_COLOR is honoured by rich itself."""
     from rich.console import Console
 
-    return Console(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 10_000
-    )
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def clean(value: object) -> str:
@@ -142,7 +140,9 @@ def table(columns: Sequence[Column], items: Iterable[Any], *, wide: bool = False
         )
     for item in items:
         cells = (column.cell(item) for column in shown)
-        made.add_row(*(cell if isinstance(cell, Text) else coloured("" if cell is None else cell) for cell in cells))
+        made.add_row(
+            *(cell if isinstance(cell, Text) else coloured("" if cell is None else cell) for cell in cells)
+        )
     return made
 
 
@@ -202,7 +202,7 @@ def indented(text: str) -> Any:
     from rich.padding import Padding
     from rich.text import Text
 
-    return Padding(Text(clean(text)), (0, 0, 0, 2))
+    return Padding(Text(clean(text)), (0, 0, 0, 2), expand=False)
 
 
 def pretty(value: object) -> str:

@@ -37,7 +37,7 @@ def queues() -> None:
 @queues.command("list")
 @output_option()
 @on_store
-async def list_(queue: Queue, output: str) -> None:
+async def list_(queue: Queue, /, output: str) -> None:
     """List queues: how many jobs are in each state, and how long the oldest has been due."""
     show_list(await queue.queues(), output, columns(now()), empty="no queues yet", as_plain=queue_plain)
 
@@ -59,7 +59,9 @@ def columns(at: datetime) -> list[Column]:
         count(Status.DEAD),
         count(Status.HELD),
         count(Status.CANCELLED, wide=True),
-        Column("concurrency", lambda view: told_setting(view.settings.max_concurrency), wide=True, right=True),
+        Column(
+            "concurrency", lambda view: told_setting(view.settings.max_concurrency), wide=True, right=True
+        ),
         Column("rate", lambda view: told_setting(view.settings.rate), wide=True),
     ]
 
@@ -77,7 +79,7 @@ def oldest(view: QueueView, at: datetime) -> str:
 @click.argument("name")
 @output_option("table", "json")
 @on_store
-async def show(queue: Queue, name: str, output: str) -> None:
+async def show(queue: Queue, /, name: str, output: str) -> None:
     """Tell everything about a queue: its jobs, its settings, and who changed them."""
     view = await _known(queue, name)
     records = (await queue.history(name, "queue")).records
@@ -108,7 +110,7 @@ async def _known(queue: Queue, name: str) -> QueueView:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
-async def pause(queue: Queue, names: tuple[str, ...], reason: str | None) -> None:
+async def pause(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> None:
     """Let out no more jobs of a queue. Those that run finish; new ones are taken in."""
     for name in names:
         await queue.pause(name, reason)
@@ -119,7 +121,7 @@ async def pause(queue: Queue, names: tuple[str, ...], reason: str | None) -> Non
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
-async def resume(queue: Queue, names: tuple[str, ...], reason: str | None) -> None:
+async def resume(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> None:
     """Let jobs of a paused queue out again."""
     for name in names:
         await queue.resume(name, reason)
@@ -132,7 +134,9 @@ async def resume(queue: Queue, names: tuple[str, ...], reason: str | None) -> No
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @output_option("table", "json")
 @on_store
-async def set_(queue: Queue, name: str, settings: tuple[str, ...], reason: str | None, output: str) -> None:
+async def set_(
+    queue: Queue, /, name: str, settings: tuple[str, ...], reason: str | None, output: str
+) -> None:
     """Set some of a queue's settings; the rest stay. They hold from the next lease on, everywhere.
 
     \b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ def schedules() -> None:
 @schedules.command("list")
 @output_option()
 @on_store
-async def list_(queue: Queue, output: str) -> None:
+async def list_(queue: Queue, /, output: str) -> None:
     """List schedules and when they next fire."""
     at = now()
     columns = [
@@ -70,7 +71,7 @@ def _when_next(schedule: Schedule, at: datetime) -> str:
 @click.argument("name")
 @output_option("table", "json")
 @on_store
-async def show(queue: Queue, name: str, output: str) -> None:
+async def show(queue: Queue, /, name: str, output: str) -> None:
     """Tell everything about a schedule: its job, its next runs, and who changed it."""
     schedule = await queue.schedule(name)
     records = (await queue.history(name, "schedule")).records
@@ -117,7 +118,14 @@ def _tell(schedule: Schedule) -> None:
         screen.print(indented(pretty(value(asked.payload))))
     runs = next_runs(schedule)
     screen.print(heading("next runs"))
-    screen.print(indented("\n".join(when(run, at) for run in runs) if runs else "none"))
+    screen.print(indented("\n".join(_told(run, schedule.tz, at) for run in runs) if runs else "none"))
+
+
+def _told(run: datetime, tz: str, at: datetime) -> str:
+    """A fire time here, and in the schedule's zone if that is another."""
+    there = run.astimezone(ZoneInfo(tz))
+    same = there.utcoffset() == run.astimezone().utcoffset()
+    return when(run, at) if same else f"{when(run, at)}, {there:%a %H:%M} in {tz}"
 
 
 @schedules.command()
@@ -127,13 +135,18 @@ def _tell(schedule: Schedule) -> None:
 @click.option("-t", "--type", metavar="NAME", help="The type of its job.")
 @click.option("--payload", type=Json(), help="JSON; `-` reads it from standard input.")
 @job_options
-@click.option("--missed", type=click.Choice([*map(str, Missed)]), help="What of times that pass while no scheduler runs.")
+@click.option(
+    "--missed",
+    type=click.Choice([*map(str, Missed)]),
+    help="What of times that pass while no scheduler runs.",
+)
 @click.option("--paused/--not-paused", default=None, help="Whether it rests.")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @output_option("table", "json")
 @on_store
 async def put(
     queue: Queue,
+    /,
     name: str,
     cron: str | None,
     tz: str | None,
@@ -146,7 +159,7 @@ async def put(
 ) -> None:
     """Make a schedule, or change the one of that name: what is not given stays as it is.
 
-        penstock schedules put morning --cron '0 9 * * 1-5' --tz Europe/Paris --type report.write
+    penstock schedules put morning --cron '0 9 * * 1-5' --tz Europe/Paris --type report.write
     """
     asked = job_asked(payload, **options)
     timing = {"cron": cron, "tz": tz, "missed": missed, "paused": paused}
@@ -176,7 +189,7 @@ def _asked(job: NewJob) -> dict[str, Any]:
 @click.argument("name")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
-async def pause(queue: Queue, name: str, reason: str | None) -> None:
+async def pause(queue: Queue, /, name: str, reason: str | None) -> None:
     """Let a schedule rest."""
     await queue.pause_schedule(name, reason)
     click.echo(f"{name} is paused")
@@ -186,7 +199,7 @@ async def pause(queue: Queue, name: str, reason: str | None) -> None:
 @click.argument("name")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
-async def resume(queue: Queue, name: str, reason: str | None) -> None:
+async def resume(queue: Queue, /, name: str, reason: str | None) -> None:
     """Let a schedule fire again, from now on."""
     schedule = await queue.resume_schedule(name, reason)
     click.echo(f"{name} fires {_when_next(schedule, now())}")
@@ -195,7 +208,7 @@ async def resume(queue: Queue, name: str, reason: str | None) -> None:
 @schedules.command()
 @click.argument("name")
 @on_store
-async def run(queue: Queue, name: str) -> None:
+async def run(queue: Queue, /, name: str) -> None:
     """Put the job of a schedule in now, once; its next fire time stays. Prints the job's id."""
     schedule = await queue.schedule(name)
     job = replace(schedule.job, id=new_id(), schedule=name)
@@ -211,11 +224,9 @@ async def run(queue: Queue, name: str) -> None:
 @click.argument("name")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
-async def drop(queue: Queue, name: str, reason: str | None) -> None:
+async def drop(queue: Queue, /, name: str, reason: str | None) -> None:
     """Remove a schedule. Jobs that it has made stay."""
     schedule = await queue.drop_schedule(name, reason)
     click.echo(f"{name} is gone")
     if schedule.declared_by is not None:
         hint(f"the code of {schedule.declared_by} declares it, and will make it again when it starts")
-
-

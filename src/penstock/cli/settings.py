@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -93,7 +93,7 @@ def _optional(read: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
     return lambda name, text: None if text.lower() in NONE else read(name, text)
 
 
-def _wrong(name: str, text: str, say: str) -> Any:
+def _wrong(name: str, text: str, say: str) -> NoReturn:
     raise click.UsageError(f"{text!r} is no {name}; say it as {say}")
 
 
@@ -128,8 +128,8 @@ def told_setting(value: object) -> str:
             factor = f",factor={value.factor:g}" if value.kind is RetryKind.EXPONENTIAL else ""
             cap = f",cap={value.cap:g}s" if value.kind is not RetryKind.FIXED else ""
             return f"{value.kind},base={value.base:g}s{factor}{cap},jitter={value.jitter:g}"
-        case float() | int():
-            return f"{value:,g}" if isinstance(value, float) else f"{value}"
+        case float() if value == int(value):
+            return str(int(value))
         case _:
             return str(value)
 

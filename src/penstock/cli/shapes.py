@@ -69,7 +69,8 @@ def schedule_plain(schedule: Schedule) -> Plain:
     told["job"] = {
         name: said
         for name, said in asked_plain(schedule.job).items()
-        if name not in ("id", "schedule", "run_at", "parents", "expires_at", "idempotency_key") and said is not None
+        if name not in ("id", "schedule", "run_at", "parents", "expires_at", "idempotency_key")
+        and said is not None
     }
     return told
 

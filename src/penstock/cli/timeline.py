@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.cli.output import clean
+import msgspec
+
+from penstock.cli.output import clean, coloured
+from penstock.cli.settings import told_setting
 from penstock.cli.shapes import value
 from penstock.cli.words import span
-from penstock.core.codec import JsonText
 from penstock.core.job import Attempt, Change, Job, Outcome, Record, Status
+from penstock.core.limits import Rate
+from penstock.core.retry import Retry
 
 Line = tuple[datetime, str, str]
 """When, what in one or two words, and the rest of the sentence."""
@@ -27,7 +31,17 @@ def of_job(job: Job, records: Sequence[Record]) -> Any:
 
 
 def of_changes(records: Iterable[Record]) -> Any:
-    return _grid([_change(record) for record in records if isinstance(record, Change)])
+    """Changes to a queue or a schedule. A schedule is always put whole: what was the same before is left out."""
+    lines: list[Line] = []
+    before: dict[str, Any] = {}
+    for record in records:
+        if not isinstance(record, Change):
+            continue
+        detail = value(record.detail) or {}
+        new = {name: said for name, said in detail.items() if name not in before or before[name] != said}
+        lines.append(_change(record, new))
+        before = detail if record.verb == "put" else {}
+    return _grid(lines)
 
 
 def _attempt(attempt: Attempt) -> list[Line]:
@@ -43,22 +57,23 @@ def _attempt(attempt: Attempt) -> list[Line]:
     return [(attempt.ended_at, str(attempt.outcome), ended)]
 
 
-def _change(change: Change) -> Line:
+def _change(change: Change, detail: Mapping[str, Any] | None = None) -> Line:
     parts = [f"by {change.actor}"]
     if change.status is not None:
         parts.append(f"the job is {change.status}")
-    if change.detail is not None:
-        parts.append(_detail(change.detail))
+    if detail:
+        parts.append(", ".join(f"{name} = {_set_to(name, said)}" for name, said in detail.items()))
     if change.reason:
         parts.append(f"because: {change.reason}")
     return change.at, change.verb, "; ".join(parts)
 
 
-def _detail(detail: JsonText) -> str:
-    told = value(detail)
-    if not isinstance(told, dict):
-        return str(detail)
-    return ", ".join(f"{name} = {'none' if said is None else said}" for name, said in told.items())
+def _set_to(name: str, said: Any) -> str:
+    """What something was set to, the way it can be typed."""
+    kinds: dict[str, Any] = {"rate": Rate, "rate_per_key": Rate, "retry": Retry}
+    if name in kinds and isinstance(said, dict):
+        said = msgspec.convert(said, kinds[name])
+    return told_setting(said)
 
 
 def _grid(lines: Sequence[Line]) -> Any:
@@ -66,8 +81,6 @@ def _grid(lines: Sequence[Line]) -> Any:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
-
-    from penstock.cli.output import coloured
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -80,4 +93,4 @@ def _grid(lines: Sequence[Line]) -> Any:
         shown = here.strftime("%H:%M:%S.") + f"{here.microsecond // 1000:03}"
         grid.add_row((today if today != day else " " * 11) + shown, coloured(what), Text(clean(rest)))
         day = today
-    return Padding(grid, (0, 0, 0, 2))
+    return Padding(grid, (0, 0, 0, 2), expand=False)

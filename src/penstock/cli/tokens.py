@@ -50,7 +50,7 @@ def _whose(queue: Queue, service: bool) -> str:
 @service_option
 @output_option()
 @on_store
-async def list_(queue: Queue, service: bool, output: str) -> None:
+async def list_(queue: Queue, /, service: bool, output: str) -> None:
     """List tokens; never their secrets, which nobody can look up."""
     at = now()
     columns = [
@@ -75,12 +75,18 @@ async def list_(queue: Queue, service: bool, output: str) -> None:
     help="What it allows; give it several times for several. admin allows everything.",
 )  # fmt: skip
 @click.option("--expires-in", type=Duration(), help="How long it is good: 90d. For ever unless given.")
-@click.option("--rate", metavar="N/TIME", callback=lambda ctx, param, text: text and read_rate("rate", text), help="Requests it may make: 100/s,burst=200.")
+@click.option(
+    "--rate",
+    metavar="N/TIME",
+    callback=lambda ctx, param, text: text and read_rate("rate", text),
+    help="Requests it may make: 100/s,burst=200.",
+)
 @service_option
 @secret_output
 @on_store
 async def create(
     queue: Queue,
+    /,
     name: str,
     scopes: tuple[str, ...],
     expires_in: float | None,
@@ -90,7 +96,7 @@ async def create(
 ) -> None:
     """Make a token and print its secret, once: nobody can look it up later.
 
-        penstock tokens create shop --scope produce --scope work --expires-in 90d
+    penstock tokens create shop --scope produce --scope work --expires-in 90d
     """
     token, secret = await Access(queue.store).create(
         _whose(queue, service), name, scopes, actor=queue.actor, expires_in=expires_in, rate=rate
@@ -107,7 +113,7 @@ async def create(
 @service_option
 @secret_output
 @on_store
-async def rotate(queue: Queue, id: str, overlap: float, service: bool, output: str) -> None:
+async def rotate(queue: Queue, /, id: str, overlap: float, service: bool, output: str) -> None:
     """Make a token in the place of another, and print its secret, once. The old one goes on for a while."""
     token, secret = await Access(queue.store).rotate(
         _whose(queue, service), id, actor=queue.actor, overlap_seconds=overlap
@@ -120,7 +126,7 @@ async def rotate(queue: Queue, id: str, overlap: float, service: bool, output: s
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @service_option
 @on_store
-async def revoke(queue: Queue, ids: tuple[str, ...], reason: str | None, service: bool) -> None:
+async def revoke(queue: Queue, /, ids: tuple[str, ...], reason: str | None, service: bool) -> None:
     """End a token at once."""
     access = Access(queue.store)
     for id in ids:
@@ -138,6 +144,8 @@ def _print_secret(token: Token, secret: str, output: str) -> None:
         expires = None if token.expires_at is None else when(token.expires_at, now())
         screen.print(facts({"scopes": " ".join(token.scopes), "tenant": token.tenant, "expires": expires}))
         click.echo(f"\n{secret}\n")
-        click.secho("Keep it now: it cannot be shown again. PENSTOCK_TOKEN is where programs look for it.", dim=True)
+        click.secho(
+            "Keep it now: it cannot be shown again. PENSTOCK_TOKEN is where programs look for it.", dim=True
+        )
     else:
         click.echo(secret)

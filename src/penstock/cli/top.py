@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections import deque
@@ -41,10 +42,16 @@ class Rates(Struct, frozen=True):
 
 
 @click.command()
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.1, 60), help="Seconds between looks.")
+@click.option(
+    "--interval",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 60),
+    help="Seconds between looks.",
+)
 @click.option("--once", is_flag=True, help="Print one frame and leave.")
 @on_store
-async def top(queue: Queue, interval: float, once: bool) -> None:
+async def top(queue: Queue, /, interval: float, once: bool) -> None:
     """Watch the queues live: how many wait, run and fail, and how fast they move. `q` leaves.
 
     In a pipe it prints one frame as JSON.
@@ -119,7 +126,9 @@ def frame(tenant: str, sample: Sample, moved: Mapping[str, Rates], trouble: str 
         f"  {total[Status.QUEUED]:,} queued  {total[Status.RUNNING]:,} running", ("   q leaves", "dim"),
     )  # fmt: skip
     # The busiest first: who looks at a full screen looks at its top.
-    views = sorted(sample.views, key=lambda view: (-_count(view.counts, (Status.RUNNING, Status.QUEUED)), view.name))
+    views = sorted(
+        sample.views, key=lambda view: (-_count(view.counts, (Status.RUNNING, Status.QUEUED)), view.name)
+    )
     parts: list[Any] = [title, Text(""), table(_columns(sample.at, moved), views)]
     if not views:
         parts.append(Text("no queues yet", style="dim"))
@@ -130,7 +139,11 @@ def frame(tenant: str, sample: Sample, moved: Mapping[str, Rates], trouble: str 
 
 def _columns(at: datetime, moved: Mapping[str, Rates]) -> list[Column]:
     def count(status: Status) -> Column:
-        return Column(str(status), lambda view: f"{view.counts[status]:,}" if view.counts.get(status) else "·", right=True)
+        return Column(
+            str(status),
+            lambda view: f"{view.counts[status]:,}" if view.counts.get(status) else "·",
+            right=True,
+        )
 
     def rate(of: Callable[[Rates], float | None]) -> Callable[[QueueView], str]:
         def cell(view: QueueView) -> str:
@@ -171,7 +184,7 @@ def _keys(leave: Callable[[], object]) -> Iterator[None]:
         tty.setcbreak(fd)
 
         def pressed() -> None:
-            if sys.stdin.buffer.raw.read(1) in (b"q", b"Q", b"\x1b", b""):  # type: ignore[attr-defined]
+            if os.read(fd, 1) in (b"q", b"Q", b""):
                 leave()
 
         loop.add_reader(fd, pressed)

@@ -34,7 +34,7 @@ def read_moment(text: str) -> datetime | None:
         return None
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -44,7 +44,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """A moment; with `before_now`, also how long ago."""
 
     name = "time"
@@ -67,7 +67,7 @@ class Moment(click.ParamType):
         )
 
 
-class Json(click.ParamType):
+class Json(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """A JSON document, or `-` for the one on standard input. It is wrapped, because null is one too."""
 
     name = "json"
@@ -94,7 +94,11 @@ def span(seconds: float) -> str:
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f} s"
     whole = int(seconds)
-    for size, unit, lower_size, lower in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+    for size, unit, lower_size, lower in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= size:
             many, rest = divmod(whole, size)
             small = rest // lower_size if many < 10 else 0

@@ -20,7 +20,7 @@ def workers() -> None:
 @workers.command("list")
 @output_option()
 @on_store
-async def list_(queue: Queue, output: str) -> None:
+async def list_(queue: Queue, /, output: str) -> None:
     """List workers, what they serve and how busy they are. Whoever leases by hand or over HTTP is not among them."""
     at = now()
     columns = [

@@ -20,11 +20,11 @@ class MemoryRegistry:
 
     async def put_entries(
         self, tenant: str, commands: Sequence[PutEntry]
-    ) -> list[Entry | None | PenstockError]:
+    ) -> list[Entry | PenstockError | None]:
         now = self._clock.now()
         return [self._put_entry(tenant, command, now) for command in commands]
 
-    def _put_entry(self, tenant: str, command: PutEntry, now: datetime) -> Entry | None | PenstockError:
+    def _put_entry(self, tenant: str, command: PutEntry, now: datetime) -> Entry | PenstockError | None:
         place = (command.kind, tenant, command.name)
         there = self._entries.get(place)
         version = 0 if there is None or _is_over(there, now) else there.version
