@@ -80,6 +80,19 @@ def exit_of(error: PenstockError) -> Exit:
 def refused_by_driver(error: Exception) -> Refused | None:
     """What a database's driver says before there is a store: a wrong password, no such database, a bad URL."""
     asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None or not isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+    if asyncpg is None:
         return None
-    return Refused(f"the database refuses: {' '.join(str(error).split())}", Exit.UNREACHABLE)
+    said = " ".join(str(error).split())
+    if isinstance(error, ValueError) and _raised_in(error).startswith("asyncpg."):
+        return Refused(f"cannot read the URL: {said}", Exit.USAGE)
+    if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+        return Refused(f"the database refuses: {said}", Exit.UNREACHABLE)
+    return None
+
+
+def _raised_in(error: Exception) -> str:
+    """The module that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))

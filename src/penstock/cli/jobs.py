@@ -35,7 +35,7 @@ from penstock.core.commands import Bulk, Changed
 from penstock.core.errors import PenstockError
 from penstock.core.job import Cause, Job, Status
 from penstock.core.settings import QueueSettings
-from penstock.explain import Reason, explain
+from penstock.explain import explain
 from penstock.queue import Queue
 
 CANCELLABLE = (Status.WAITING, Status.QUEUED, Status.RUNNING, Status.HELD)
@@ -150,6 +150,9 @@ async def show(queue: Queue, /, id: str, output: str) -> None:
     if job.error is not None:
         screen.print(heading("error"))
         screen.print(indented(job.error))
+    if logs := next((attempt.logs for attempt in reversed(history.attempts) if attempt.logs), None):
+        screen.print(heading("logs of the last attempt that has some"))
+        screen.print(indented(logs.rstrip()))
     screen.print(heading("timeline"))
     screen.print(timeline.of_job(job, history.records))
 
@@ -193,11 +196,8 @@ async def explain_(queue: Queue, /, id: str, output: str) -> None:
     screen.print(heading(explanation.summary))
     screen.print(facts({"job": explanation.job_id, "status": coloured(explanation.status)}))
     for reason in explanation.reasons:
-        screen.print(_told(reason))
-
-
-def _told(reason: Reason) -> Any:
-    return indented(f"• {reason.message} ({reason.code})")
+        if reason.message not in explanation.summary:
+            screen.print(indented(f"also: {reason.message}"))
 
 
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────

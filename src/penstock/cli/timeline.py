@@ -52,7 +52,7 @@ def _attempt(attempt: Attempt) -> list[Line]:
         again = f"; again after {span(wait)}" if wait > 0 else "; again at once"
     elif attempt.outcome is not Outcome.SUCCEEDED:
         again = f"; the job is {attempt.status}"
-    error = f"\n{attempt.error.strip().splitlines()[-1]}" if attempt.error and attempt.error.strip() else ""
+    error = f"\n{attempt.error.strip().splitlines()[0]}" if attempt.error and attempt.error.strip() else ""
     ended = f"attempt {attempt.number} after {took}, by {attempt.worker}{again}{error}"
     return [(attempt.ended_at, str(attempt.outcome), ended)]
 
