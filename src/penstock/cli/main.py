@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
+from typing import Any
 
 try:
     import click
@@ -36,6 +39,27 @@ COMMANDS: Sections = {
         "completion": ("penstock.cli.completion:completion", "Completion for bash, zsh and fish."),
     },
 }
+
+
+def logging_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a command that runs for long logs."""
+
+    @functools.wraps(command)
+    def run(log_level: str, log_format: Any, **options: Any) -> None:
+        from penstock.logs import set_up_logging
+
+        set_up_logging(log_level, log_format)
+        command(**options)
+
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    level = click.option(
+        "--log-level", default="info", show_default=True, type=levels, help="How much to log."
+    )
+    form = click.option(
+        "--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]),
+        help="Text for people (on a terminal), JSON for programs.",
+    )  # fmt: skip
+    return level(form(run))
 
 
 @click.group(cls=LazyGroup, sections=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

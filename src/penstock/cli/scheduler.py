@@ -8,7 +8,7 @@ import click
 
 from penstock.app.running import run_scheduler
 from penstock.cli.loading import load_app
-from penstock.cli.log_options import logging_options
+from penstock.cli.main import logging_options
 
 
 @click.command()

@@ -18,7 +18,7 @@ import click
 from penstock import Penstock
 from penstock.app.running import run_worker
 from penstock.cli.loading import load_app
-from penstock.cli.log_options import logging_options
+from penstock.cli.main import logging_options
 from penstock.worker.worker import Stopped, Worker
 
 logger = logging.getLogger("penstock")
