@@ -31,6 +31,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_is_well_but_what_the_tests_have_switched_off(run: Any) -> None:
+    run("enqueue", "t")  # a job that has just come in is no trouble
     done = run("doctor", PENSTOCK_WAKEUPS="")
     assert done.exit_code == 0, done.stdout
     findings = found(done)

@@ -195,6 +195,15 @@ class TestChange:
         assert told("jobs", "cancel", "--queue", "other", "--yes")["changed"] == 2
         assert {job["status"] for job in told("jobs", "list", "-q", "other")} == {"cancelled"}
 
+    def test_how_far_it_has_come_is_told_page_by_page(
+        self, ask: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        heard: list[int] = []
+        ask(lambda queue: some(queue, 5))
+        monkeypatch.setattr("penstock.core.bounds.MOST_LISTED", 2)
+        ask(lambda queue: queue.cancel_matching(progress=heard.append, queue="emails"))
+        assert heard == [2, 4, 5]
+
     def test_what_somebody_cancelled_comes_back_only_if_asked_for(self, told: Any, ask: Any) -> None:
         [id] = ask(lambda queue: some(queue, 1))
         told("jobs", "cancel", id)

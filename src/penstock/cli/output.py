@@ -126,24 +126,27 @@ def coloured(value: object) -> Text:
 
 def table(columns: Sequence[Column], items: Iterable[Any], *, wide: bool = False) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     shown = [column for column in columns if wide or not column.wide]
+    rows = [[_cell(column.cell(item)) for column in shown] for item in items]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in shown:
+    for place, column in enumerate(shown):
         made.add_column(
             column.title,
             justify="right" if column.right else "left",
             no_wrap=column.whole,
-            min_width=36 if column.whole else None,
+            min_width=max((len(row[place]) for row in rows), default=0) if column.whole else None,
             overflow="fold",
         )
-    for item in items:
-        cells = (column.cell(item) for column in shown)
-        made.add_row(
-            *(cell if isinstance(cell, Text) else coloured("" if cell is None else cell) for cell in cells)
-        )
+    for row in rows:
+        made.add_row(*row)
     return made
+
+
+def _cell(value: object) -> Text:
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else coloured("" if value is None else value)
 
 
 def show_list(
