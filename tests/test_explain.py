@@ -370,7 +370,7 @@ class TestOrderingKey:
         await queue.lease(worker="w1")
         job = await enqueue(queue, ordering_key="k", run_at=START - timedelta(hours=1))
         [reason] = await told(queue, job, "ordering_key")
-        assert reason.facts["jobs"][0]["id"] == first  # type: ignore[index]
+        assert reason.facts["jobs"][0]["id"] == first
 
     async def test_no_rate_is_blamed_for_it(self, queue: Queue, clock: FakeClock) -> None:
         await worker(queue)

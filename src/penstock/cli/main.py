@@ -17,6 +17,8 @@ from penstock.cli.lazy import LazyGroup, Sections
 
 COMMANDS: Sections = {
     "Running": {
+        "dev": ("penstock.cli.dev:dev", "Everything in one command, on your own machine."),
+        "serve": ("penstock.cli.serve:serve", "The queue over HTTP."),
         "worker": ("penstock.cli.worker:worker", "Run the jobs of an app."),
         "scheduler": (
             "penstock.cli.scheduler:scheduler",
@@ -41,7 +43,7 @@ COMMANDS: Sections = {
 }
 
 
-def logging_options(command: Callable[..., None]) -> Callable[..., None]:
+def logging_options(command: Callable[..., None], *, default: str = "info") -> Callable[..., None]:
     """How a command that runs for long logs."""
 
     @functools.wraps(command)
@@ -53,7 +55,7 @@ def logging_options(command: Callable[..., None]) -> Callable[..., None]:
 
     levels = click.Choice(["debug", "info", "warning", "error"])
     level = click.option(
-        "--log-level", default="info", show_default=True, type=levels, help="How much to log."
+        "--log-level", default=default, show_default=True, type=levels, help="How much to log."
     )
     form = click.option(
         "--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]),
