@@ -20,7 +20,7 @@ CREATE TABLE penstock.attempt (
     xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT attempt_pkey PRIMARY KEY (tenant, job_id, number)
 ) PARTITION BY RANGE (job_id);
-CREATE INDEX attempt_xid ON ONLY penstock.attempt USING brin (xid) WITH (autosummarize='on', pages_per_range='128');
+CREATE INDEX attempt_xid ON ONLY penstock.attempt USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
 CREATE TRIGGER gone AFTER DELETE ON penstock.attempt REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 CREATE TRIGGER stamp BEFORE INSERT ON penstock.attempt FOR EACH ROW WHEN ((new.xid IS NULL)) EXECUTE FUNCTION penstock.stamp();
 
@@ -41,7 +41,7 @@ CREATE TABLE penstock.change (
     xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT change_pkey PRIMARY KEY (tenant, kind, name, seq)
 ) PARTITION BY RANGE (kind, name);
-CREATE INDEX change_xid ON ONLY penstock.change USING brin (xid) WITH (autosummarize='on', pages_per_range='128');
+CREATE INDEX change_xid ON ONLY penstock.change USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
 CREATE TRIGGER gone AFTER DELETE ON penstock.change REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 CREATE TRIGGER stamp BEFORE INSERT ON penstock.change FOR EACH ROW WHEN ((new.xid IS NULL)) EXECUTE FUNCTION penstock.stamp();
 
@@ -111,7 +111,7 @@ CREATE TABLE penstock.job (
     xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT job_pkey PRIMARY KEY (tenant, id)
 ) PARTITION BY RANGE (id);
-CREATE INDEX job_xid ON ONLY penstock.job USING brin (xid) WITH (autosummarize='on', pages_per_range='128');
+CREATE INDEX job_xid ON ONLY penstock.job USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
 CREATE TRIGGER gone AFTER DELETE ON penstock.job REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
 CREATE TABLE penstock.job_default PARTITION OF penstock.job DEFAULT;
@@ -850,7 +850,8 @@ DECLARE
     width  bigint := 32;
     found  integer;
 BEGIN
-    -- A few transactions first, then more at a time: one far behind must not read all that happened since for each page.
+    -- A few transactions first, then many: who is far behind must not read all that happened since for every page. Not by
+    -- small steps: each reads anew what the index has not summed up yet.
     WHILE lowest < horizon AND most > 0 LOOP
         beyond := least(lowest + width, horizon);
         RETURN QUERY
@@ -888,7 +889,7 @@ BEGIN
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;
         lowest := beyond;
-        width := width * 8;
+        width := width * 32;
     END LOOP;
 END $function$;
 
