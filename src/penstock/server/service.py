@@ -121,6 +121,7 @@ class Service:
         await self.lines.close()
         await self.feeds.close()
         await self.metrics.close()
+        await self.access.close()
 
     async def caller(self, request: Request, scope: Scope | tuple[Scope, ...] | None) -> Caller:
         """Who sends this request, if that is known and it is allowed to."""
