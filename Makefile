@@ -23,7 +23,7 @@ run: $(READY) ## set up and run everything: database, service, worker, scheduler
 
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
