@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -41,7 +40,9 @@ def worker(url: str, tmp_path: Path) -> Iterator[None]:
     process.communicate(timeout=30)
 
 
-def test_a_job_is_put_in_waited_for_fails_and_is_brought_back(penstock: Any, worker: None) -> None:
+def test_a_job_is_put_in_waited_for_fails_and_is_brought_back(
+    penstock: Any, worker: None, run: Any, told: Any
+) -> None:
     done = penstock("enqueue", "sum", "-", "--queue", "sums", "--wait", "60", input='{"numbers": [1, 2, 3]}')
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
     failed = penstock(
@@ -49,15 +50,14 @@ def test_a_job_is_put_in_waited_for_fails_and_is_brought_back(penstock: Any, wor
     )
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "ended dead" in failed.stderr
-    [job] = json.loads(penstock("jobs", "list", "--status", "dead").stdout)
-    [seen] = json.loads(penstock("workers", "list").stdout)
-    assert seen["worker"] == "adder"
-    assert "adder" in penstock("jobs", "show", job["id"], "-o", "table").stdout
-    again = penstock("jobs", "redrive", "--status", "dead", "--yes", "--reason", "let us see")
-    assert json.loads(again.stdout)["changed"] == 1
+    [job] = told("jobs", "list", "--status", "dead")
+    assert [seen["worker"] for seen in told("workers", "list")] == ["adder"]
+    assert "adder" in run("workers", "list", "-o", "table").stdout
+    assert "adder" in run("jobs", "show", job["id"], "-o", "table").stdout
+    assert told("jobs", "redrive", "--status", "dead", "--yes", "--reason", "let us see")["changed"] == 1
 
 
-def test_a_reader_that_leaves_early_is_no_error(penstock: Any, url: str, run: Any) -> None:
+def test_a_reader_that_leaves_early_is_no_error(url: str, run: Any) -> None:
     for _ in range(3):
         run("enqueue", "t")
     listing = subprocess.Popen(
@@ -73,10 +73,10 @@ def test_a_reader_that_leaves_early_is_no_error(penstock: Any, url: str, run: An
     assert b"Traceback" not in told
 
 
-def test_colour_is_for_terminals_that_want_it(penstock: Any, run: Any) -> None:
+def test_colour_is_for_terminals(run: Any) -> None:
     id = run("enqueue", "t").stdout.strip()
     run("jobs", "cancel", id)
-    assert "\x1b" not in penstock("jobs", "list", "-o", "table").stdout
+    assert "\x1b" not in run("jobs", "list", "-o", "table").stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -86,7 +86,7 @@ def test_completion_prints_a_script_for_the_shell(run: Any, shell: str) -> None:
     assert f"_PENSTOCK_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_completion_knows_the_commands_and_their_options(penstock: Any) -> None:
+def test_completion_knows_the_commands_and_their_options() -> None:
     environment = {
         **os.environ,
         "_PENSTOCK_COMPLETE": "bash_complete",
