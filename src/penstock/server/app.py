@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from penstock.bulk import BulkRunner
-from penstock.server import administering, following, looking, operating, probes, producing, working
+from penstock.server import administering, following, looking, operating, port, probes, producing, working
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
 from penstock.server.operation import Operation
@@ -25,6 +25,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *following.OPERATIONS,
     *operating.OPERATIONS,
     *administering.OPERATIONS,
+    *port.OPERATIONS,
     *probes.OPERATIONS,
 )
 
