@@ -14,10 +14,12 @@ from penstock.core.job import Cause, Change, Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, Verb
 from penstock.core.ordering import Lane
+from penstock.core.registry import BY_RULES, AuditLine
 from penstock.core.timers import Timers
 
-BY_FLOW = "rule:flow"
-BY_EXPIRY = "rule:expiry"
+BY_FLOW = f"{BY_RULES}flow"
+BY_EXPIRY = f"{BY_RULES}expiry"
+MOST_AUDITED = 100_000
 
 
 class Ledger:
@@ -28,6 +30,8 @@ class Ledger:
         self.jobs: dict[JobId, Job] = {}
         self.lanes: dict[str, Lane] = {}
         self.trails: dict[tuple[str, str], list[Record]] = {}
+        self.audited: deque[tuple[int, AuditLine]] = deque(maxlen=MOST_AUDITED)
+        """The last changes that people and tokens made, numbered; they stay when a job and its trail leave."""
         self.keys = Keys()
         self.flow = Flow(self.jobs)
         self.catalogue = Catalogue(self.jobs)
@@ -52,8 +56,11 @@ class Ledger:
         return lane
 
     def note(self, name: str, record: Record, kind: str = "job") -> None:
-        """Add a line to the audit trail of a job, a queue or a schedule."""
+        """Add a line to the audit trail of a job, a queue, a schedule or an entry."""
         self.trails.setdefault((kind, name), []).append(record)
+        if isinstance(record, Change) and not record.actor.startswith(BY_RULES):
+            number = self.audited[-1][0] + 1 if self.audited else 1
+            self.audited.append((number, AuditLine(kind, name, record)))
 
     def add(self, asked: NewJob, now: datetime) -> None:
         """Take a new job in."""

@@ -2,6 +2,16 @@
 
 CREATE SEQUENCE penstock.record_seq;
 
+CREATE UNLOGGED TABLE penstock.allowance (
+    tenant text NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    remaining double precision NOT NULL,
+    at timestamp with time zone NOT NULL,
+    kept_until timestamp with time zone NOT NULL,
+    CONSTRAINT allowance_pkey PRIMARY KEY (tenant, name)
+) WITH (fillfactor=50);
+CREATE INDEX allowance_kept_until ON penstock.allowance USING btree (kept_until);
+
 CREATE TABLE penstock.attempt (
     seq bigint NOT NULL DEFAULT nextval('penstock.record_seq'::regclass),
     tenant text NOT NULL,
@@ -35,6 +45,7 @@ CREATE TABLE penstock.change (
     detail json,
     CONSTRAINT change_pkey PRIMARY KEY (tenant, kind, name, seq)
 ) PARTITION BY RANGE (kind, name);
+CREATE INDEX change_audit ON ONLY penstock.change USING btree (tenant, seq) WHERE (actor !~~ 'rule:%'::text);
 
 CREATE TABLE penstock.change_default PARTITION OF penstock.change DEFAULT;
 
@@ -64,6 +75,19 @@ CREATE TABLE penstock.edge (
     CONSTRAINT edge_pkey PRIMARY KEY (tenant, parent_id, child_id)
 );
 CREATE INDEX edge_by_child ON penstock.edge USING btree (tenant, child_id);
+
+CREATE TABLE penstock.entry (
+    tenant text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    body json NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    CONSTRAINT entry_pkey PRIMARY KEY (name, kind, tenant)
+) WITH (fillfactor=70);
+CREATE INDEX entry_expires_at ON penstock.entry USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX entry_of_kind ON penstock.entry USING btree (kind, tenant);
 
 CREATE TABLE penstock.holder (
     tenant text NOT NULL,
@@ -880,6 +904,63 @@ AS $function$
     ), 52, 1), 53, 1), 'hex')::uuid
 $function$;
 
+CREATE OR REPLACE FUNCTION penstock.put_entries(of_tenant text, given_now timestamp with time zone, kinds text[], names text[], bodies json[], guards bigint[], seconds double precision[], untils timestamp with time zone[], audit_names text[], verbs text[], actors text[], reasons text[], details json[])
+ RETURNS TABLE(place bigint, put_version bigint, put_at timestamp with time zone, put_until timestamp with time zone)
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    moment  timestamptz := coalesce(given_now, now());
+    one     record;
+    there   penstock.entry;
+    is_held boolean;
+    had     bigint;
+BEGIN
+    -- By name, as everyone does, so that no two wait for each other; of one name in the order given.
+    FOR one IN
+        SELECT *
+        FROM unnest(kinds, names, bodies, guards, seconds, untils, audit_names, verbs, actors, reasons, details)
+            WITH ORDINALITY AS g (kind, name, body, guard, seconds, until, audit_name, verb, actor, reason, detail, place)
+        ORDER BY g.name COLLATE "C", g.kind COLLATE "C", g.place
+    LOOP
+        place := one.place;
+        LOOP
+            -- IS TRUE: only the key may be taken.
+            SELECT * INTO there FROM penstock.entry e
+            WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE
+            FOR UPDATE;
+            is_held := FOUND;
+            had := CASE WHEN is_held AND (there.expires_at > moment) IS NOT FALSE THEN there.version ELSE 0 END;
+            put_version := CASE WHEN one.guard <> had THEN NULL WHEN one.body IS NULL THEN 0 ELSE had + 1 END;
+            put_at := moment;
+            put_until := coalesce(one.until, moment + make_interval(secs => one.seconds));
+            EXIT WHEN put_version IS NULL;
+            IF put_version > 0 AND NOT is_held THEN
+                INSERT INTO penstock.entry (tenant, kind, name, version, body, changed_at, expires_at)
+                VALUES (of_tenant, one.kind, one.name, put_version, one.body, put_at, put_until)
+                ON CONFLICT DO NOTHING;
+                EXIT WHEN FOUND;
+                CONTINUE;  -- somebody was first: look at what is there now
+            END IF;
+            IF put_version > 0 THEN
+                UPDATE penstock.entry e
+                SET version = put_version, body = one.body, changed_at = put_at, expires_at = put_until
+                WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE;
+            ELSE
+                DELETE FROM penstock.entry e
+                WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE;
+            END IF;
+            EXIT;
+        END LOOP;
+        -- Whoever drops what is not there has changed nothing.
+        IF one.actor IS NOT NULL AND (put_version > 0 OR put_version = 0 AND had > 0) THEN
+            INSERT INTO penstock.change (tenant, kind, name, at, verb, actor, reason, detail)
+            VALUES (of_tenant, one.kind, one.audit_name, moment, one.verb, one.actor, one.reason, one.detail);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+
 CREATE OR REPLACE FUNCTION penstock.refuse(field text, must text, given text)
  RETURNS void
  LANGUAGE plpgsql
@@ -888,5 +969,48 @@ BEGIN
     RAISE invalid_parameter_value USING
         MESSAGE = format('%s must %s; got %s', field, must, CASE WHEN length(given) > 80 THEN left(given, 60) || '…' ELSE coalesce(given, 'nothing') END),
         HINT = 'Nothing was enqueued. Correct the field and send it again.';
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.spend(of_tenant text, given_now timestamp with time zone, names text[], costs double precision[], rates double precision[], bursts double precision[])
+ RETURNS TABLE(place bigint, granted boolean, remains double precision, wait_seconds double precision)
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    moment timestamptz;
+    one    record;
+    there  penstock.allowance;
+BEGIN
+    -- By name, as everyone does, so that no two wait for each other; of one name in the order given.
+    FOR one IN
+        SELECT *
+        FROM unnest(names, costs, rates, bursts) WITH ORDINALITY AS g (name, cost, rate, burst, place)
+        ORDER BY g.name COLLATE "C", g.place
+    LOOP
+        LOOP
+            SELECT * INTO there FROM penstock.allowance a WHERE a.tenant = of_tenant AND a.name = one.name FOR UPDATE;
+            EXIT WHEN FOUND;
+            moment := coalesce(given_now, clock_timestamp());
+            INSERT INTO penstock.allowance (tenant, name, remaining, at, kept_until)
+            VALUES (of_tenant, one.name, one.burst, moment, moment)
+            ON CONFLICT DO NOTHING;
+        END LOOP;
+        -- Only now that nobody else can spend: the lock may have been waited for. It never goes back behind what others saw.
+        moment := greatest(there.at, coalesce(given_now, clock_timestamp()));
+        place := one.place;
+        remains := least(one.burst, there.remaining + one.rate * extract(epoch FROM moment - there.at)::double precision);
+        granted := one.cost <= remains;
+        wait_seconds := CASE WHEN granted THEN 0 ELSE (one.cost - remains) / one.rate END;
+        IF granted THEN  -- who is refused writes nothing: a flood of them must not wear out the row
+            remains := remains - one.cost;
+            UPDATE penstock.allowance a
+            SET remaining = remains, at = moment,
+                -- By the hour: it is indexed, and a change of it would write to all indexes of the row.
+                kept_until = date_trunc('hour', moment + make_interval(secs => (one.burst - remains) / one.rate), 'UTC')
+                             + interval '2 hours'
+            WHERE a.tenant = of_tenant AND a.name = one.name;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END
 $function$;
