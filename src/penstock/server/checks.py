@@ -104,7 +104,7 @@ def _given(value: Struct, without: frozenset[str] = frozenset()) -> dict[str, An
     return {
         name: given
         for name in value.__struct_fields__
-        if name not in without and (given := getattr(value, name)) is not None
+        if name not in without and (given := getattr(value, name)) not in (None, ())
     }
 
 
@@ -176,7 +176,7 @@ _called = _text(bounds.NAME_CHARS, 1)
 _reason = optional(_text(bounds.TEXT_CHARS))
 _logs = optional(_text(bounds.LOG_CHARS))
 _lease_seconds = optional(_number(1, bounds.LONGEST_LEASE_SECONDS))
-_held: dict[str, Check] = {"job_id": bounds.job_id, "token": bounds.key}
+_held: dict[str, Check] = {"job_id": bounds.job_id, "token": _text(bounds.KEY_CHARS)}
 _amount = _number(0, MOST_VERSION)
 
 
@@ -226,6 +226,7 @@ _COMMANDS: dict[type[Struct], dict[str, Check]] = {
         "version": optional(_integer(0, MOST_VERSION)),
         "seconds": optional(_number(0, bounds.LONGEST_SECONDS)),
         "audit": optional(_audited),
+        "expires_at": optional(bounds.moment),
     },
     Audited: {
         "name": bounds.key,

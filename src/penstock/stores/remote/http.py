@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from io import BytesIO
 from random import Random
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ CONNECT_SECONDS = 5.0
 REST_SECONDS = 4.0
 """How long an unused connection is kept: less than servers do. A request on one that is being closed would be lost,
 and nobody could say whether it was heard."""
+LARGE_BYTES = 1_048_576
+"""Larger bodies go out in pieces, with turns for others between them."""
 DEFAULT_TENANT = "default"
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}\Z")
@@ -96,11 +99,12 @@ class Http:
 
     async def _once(self, verb: str, body: bytes, tenant: str, seconds: float) -> bytes:
         headers = {} if tenant == DEFAULT_TENANT else {"Penstock-Tenant": tenant}
+        data = body if len(body) <= LARGE_BYTES else BytesIO(body)
         try:
             async with (
                 asyncio.timeout(seconds),
                 self._opened().post(
-                    f"{self.url}/v1/store/{verb}", data=body, headers=headers, allow_redirects=False
+                    f"{self.url}/v1/store/{verb}", data=data, headers=headers, allow_redirects=False
                 ) as response,
             ):
                 sent = await response.read()

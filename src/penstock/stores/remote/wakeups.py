@@ -9,10 +9,11 @@ from random import Random
 
 import msgspec
 
+from penstock.core.errors import Forbidden, Unauthorized
 from penstock.stores.remote.http import DEFAULT_TENANT, Http
 from penstock.stores.remote.wire import MOST_TOPICS, Listen, OneTopic, Rung
 from penstock.stores.wakeups.bells import Switchboard, Topic
-from penstock.stores.wakeups.loop import end
+from penstock.stores.wakeups.loop import Unfit, end
 from penstock.stores.wakeups.wire import Speaker, WireWakeups
 
 WAIT_SECONDS = 25.0
@@ -57,9 +58,13 @@ class RemoteLine:
                     up()
                     seconds = WAIT_SECONDS
                 heard = answer.heard
+                rung = {Topic(sent.tenant or DEFAULT_TENANT, sent.queue) for sent in answer.rung}
+                rung |= (
+                    set(topics) - self._heard
+                )  # also what only a token of the service itself would be told of
                 self._heard = set(topics)
-                for sent in answer.rung:
-                    switchboard.ring(Topic(sent.tenant or DEFAULT_TENANT, sent.queue))
+                for topic in rung:
+                    switchboard.ring(topic)
                 if not topics:
                     await self._changed.wait()
         finally:
@@ -80,12 +85,13 @@ class RemoteLine:
     async def _ask(self, topics: Iterable[Topic], seconds: float, heard: str | None) -> Rung:
         wanted = [OneTopic(queue, None if tenant == DEFAULT_TENANT else tenant) for tenant, queue in topics]
         body = _encode(Listen(wanted, seconds, heard))
-        # Not patient: whoever holds this line says when to come again, and that it is down until then.
-        return _decode(
-            await self._http.ask(
-                "wakeups", body, repeatable=False, patient=False, seconds=seconds + SLACK_SECONDS
-            )
-        )
+        longest = seconds + SLACK_SECONDS
+        try:
+            # Not patient: whoever holds this line says when to come again, and that it is down until then.
+            sent = await self._http.ask("wakeups", body, repeatable=False, patient=False, seconds=longest)
+        except (Unauthorized, Forbidden) as error:
+            raise Unfit(error.message) from None
+        return _decode(sent)
 
 
 class RemoteWakeups(WireWakeups):
