@@ -85,10 +85,10 @@ class Swift:
         self._state = ServerState()
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> str:
+    async def start(self, port: int = 0) -> str:
         """Begin, and say where."""
         self._config.load()
-        self._server = await asyncio.get_running_loop().create_server(self._protocol, "127.0.0.1", 0)
+        self._server = await asyncio.get_running_loop().create_server(self._protocol, "127.0.0.1", port)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def _protocol(self) -> asyncio.Protocol:
@@ -100,7 +100,7 @@ class Swift:
         if self._server is not None:
             self._server.close()
             for connection in list(self._state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
             for task in list(self._state.tasks):
                 task.cancel()
             if self._state.tasks:
