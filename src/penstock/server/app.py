@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.bulk import BulkRunner
-from penstock.server import administering, following, looking, operating, probes, producing, working
+from penstock.server import administering, following, looking, operating, port, probes, producing, working
 from penstock.server.docs import POLICY, page
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
@@ -28,6 +28,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *following.OPERATIONS,
     *operating.OPERATIONS,
     *administering.OPERATIONS,
+    *port.OPERATIONS,
     *probes.OPERATIONS,
 )
 
