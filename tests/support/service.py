@@ -66,6 +66,8 @@ class KnownTokens(Access):
             raise Unauthorized("this token is not known")
         return self._tokens[secret]
 
+    async def close(self) -> None: ...
+
 
 def token(name: str, tenant: str, *scopes: Scope) -> Token:
     return Token(name, tenant, name, scopes, datetime(2026, 1, 1, tzinfo=UTC), "tests")
