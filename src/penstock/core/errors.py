@@ -6,7 +6,8 @@ PenstockError
 │   ├── JobNotFound
 │   ├── ParentNotFound
 │   ├── ScheduleNotFound
-│   └── TokenNotFound
+│   ├── TokenNotFound
+│   └── OperationNotFound
 ├── Conflict
 │   ├── IdConflict
 │   ├── IdempotencyConflict
@@ -114,6 +115,15 @@ class TokenNotFound(NotFound):
 
     def __init__(self, token_id: str) -> None:
         super().__init__(f"no token {_shown(token_id)} in this tenant", token_id=token_id)
+
+
+class OperationNotFound(NotFound):
+    """No such operation in this tenant. `bulk.operations` lists the ones there are; they leave a week after their end."""
+
+    code = "operation_not_found"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"no operation {_shown(operation_id)} in this tenant", operation_id=operation_id)
 
 
 class Conflict(PenstockError):

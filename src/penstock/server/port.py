@@ -67,7 +67,7 @@ async def store_enqueue(call: Call) -> Answers[Any]:
     answers = [full[job.queue] if job.queue in full else next(given) for job in jobs]
     for job, answer in zip(jobs, answers, strict=True):
         if not isinstance(answer, PenstockError):
-            service.metrics.submitted(job.queue, answer)
+            service.metrics.enqueued(job.queue, answer)
     return answered(answers)
 
 
@@ -114,9 +114,8 @@ async def store_settle(call: Call) -> Answers[Any]:
     """End leases. Sent again, a settle gets its first answer."""
     settles = [checked(the_settle(sent), None) for sent in call.body.items]
     answers = await call.service.settle.many(call.caller.tenant, settles)
-    for answer in answers:
-        if not isinstance(answer, PenstockError):
-            call.service.metrics.settled(answer)
+    for settle, answer in zip(settles, answers, strict=True):
+        call.service.metrics.settled(settle, answer)
     return answered(answers)
 
 

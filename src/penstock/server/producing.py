@@ -32,7 +32,7 @@ async def enqueue_job(call: Call) -> EnqueuedAnswer:
         raise BadRequest("this service takes jobs only with an Idempotency-Key header")
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
-    call.service.metrics.submitted(asked.queue, enqueued)
+    call.service.metrics.enqueued(asked.queue, enqueued)
     if enqueued.duplicate is not None:
         call.status = 200
     call.headers["Location"] = f"{call.request.scope.get('root_path', '')}/v1/jobs/{enqueued.id}"
@@ -64,7 +64,7 @@ def _item(call: Call, item: NewJob | PenstockError, answer: Enqueued | PenstockE
     if isinstance(answer, PenstockError):
         return BatchItem(error=problem(answer))
     assert isinstance(item, NewJob)
-    call.service.metrics.submitted(item.queue, answer)
+    call.service.metrics.enqueued(item.queue, answer)
     return BatchItem(answer.id, answer.duplicate)
 
 
