@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ from penstock.core.errors import (
     RateLimited,
     StoreUnavailable,
     Unauthorized,
+    UnknownStore,
 )
 from penstock.core.job import JobId, LeaseToken, NewJob, Status
 from penstock.core.limits import Rate
@@ -248,14 +250,14 @@ class TestAskingAgain:
         assert (answer.message, answer.facts) == ("gone", {"job_id": ID})
 
     async def test_a_wait_longer_than_its_patience_is_not_begun(self) -> None:
-        async with on(LATER, ONE) as (store, server):
+        async with asyncio.timeout(LONG), on(LATER, ONE) as (store, server):
             with pytest.raises(StoreUnavailable, match="it is store_unavailable"):
                 await store.get("default", [ID])
             assert len(server.asked) == 1
 
     async def test_whoever_is_told_to_slow_down_for_too_long_learns_how_long(self) -> None:
         told = refuses(429, "rate_limited", "Retry-After: 3600", policy="token", retry_after=3600)
-        async with on(told) as (store, _):
+        async with asyncio.timeout(LONG), on(told) as (store, _):
             with pytest.raises(RateLimited) as raised:
                 await store.get("default", [ID])
         assert raised.value.facts == {"policy": "token", "retry_after": 3600}
@@ -352,6 +354,20 @@ class TestConnect:
         monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
         with pytest.raises(InvalidInput, match="PENSTOCK_TOKEN must be set"):
             connect("https://penstock.example.com")
+
+    def test_without_its_package_it_says_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "penstock.stores.remote.store", None)
+        with pytest.raises(UnknownStore, match=r"penstock\[remote\]"):
+            connect("https://penstock.example.com")
+
+    async def test_a_program_that_just_ends_leaves_no_complaints(self, url: str) -> None:
+        program = "from penstock import Penstock; Penstock().sync.enqueue('a')"
+        running = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, env={"PENSTOCK_URL": url, "PENSTOCK_TOKEN": "of-acme"},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        told, _ = await running.communicate()
+        assert (running.returncode, told) == (0, b"")
 
 
 class TestWhatGoesOver:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.access import Scope
 from penstock.core import bounds
 from penstock.core.commands import Due, Leased, LeaseJobs, Page, QueueView, Release, Swept
-from penstock.core.errors import Forbidden, InvalidInput, PenstockError
+from penstock.core.errors import Forbidden, InvalidInput, Overloaded, PenstockError
 from penstock.core.job import JobId, NewJob
 from penstock.core.ports import Store
 from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, PutEntry, Spent
@@ -73,11 +73,11 @@ async def store_enqueue(call: Call) -> Answers[Any]:
 
 async def _full(call: Call, jobs: Sequence[NewJob]) -> dict[str, PenstockError]:
     """The queues that take no more in, and why: the others' jobs go through."""
-    full = {}
+    full: dict[str, PenstockError] = {}
     for queue in {job.queue for job in jobs}:
         try:
             await call.service.make_room(call.caller.tenant, [queue])
-        except PenstockError as error:
+        except Overloaded as error:
             full[queue] = error
     return full
 

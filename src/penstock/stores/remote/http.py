@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import weakref
 from io import BytesIO
 from random import Random
 from urllib.parse import urlsplit
@@ -47,6 +48,12 @@ class _Failed(Exception):
         self.error = error
         self.harmless = harmless
         self.wait_seconds = wait_seconds
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Says nothing of connections that a program leaves open when it ends: the system closes them."""
+
+    def __del__(self, _warnings: object = None) -> None: ...
 
 
 class Http:
@@ -127,7 +134,7 @@ class Http:
         if self._session is None or self._loop is not loop:
             self._loop = loop
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=REST_SECONDS),
+                connector=_Connector(keepalive_timeout=REST_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={
                     "Authorization": f"Bearer {self._token}",
@@ -136,6 +143,7 @@ class Http:
                 },
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             )
+            weakref.finalize(self, self._session.detach)  # the same for the session
         return self._session
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
