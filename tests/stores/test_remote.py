@@ -19,7 +19,7 @@ import pytest
 
 from penstock import JobContext, Penstock
 from penstock.access import Access, Scope
-from penstock.connect import connect
+from penstock.connecting import connect
 from penstock.core.codec import JsonText
 from penstock.core.commands import (
     Ack,

@@ -39,7 +39,7 @@ def dev(target: str | None, host: str, port: int, data: Path, token: str | None,
     import os
 
     from penstock.cli.developing import run
-    from penstock.connect import Address
+    from penstock.connecting import Address
 
     url = os.environ.get("PENSTOCK_URL")
     run(

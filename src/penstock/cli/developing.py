@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.cli.reloading import Saved
 from penstock.cli.worker import WATCHED
-from penstock.connect import Address, connect
+from penstock.connecting import Address, connect
 
 DEMO = "penstock.cli.dev_app:app"
 LOOK_SECONDS = 0.4

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
-from penstock.connect import Address, connect, locate
+from penstock.connecting import Address, connect, locate
 from penstock.queue import Queue
 
 EMBEDDED = Path(".penstock")

@@ -62,7 +62,7 @@ def serve(
     taken, waiting requests are let go, what is under way is answered.
     """
     from penstock.cli.serving import run
-    from penstock.connect import locate
+    from penstock.connecting import locate
     from penstock.core.limits import Rate
 
     rate = None

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from penstock.access import Access
-from penstock.connect import Address, connect
+from penstock.connecting import Address, connect
 from penstock.core.limits import Rate
 from penstock.core.registry import ALL_TENANTS
 from penstock.queue import Queue
