@@ -92,6 +92,7 @@ class Service:
         self.is_leaving = True
         self.lines.leave()
         self.feeds.leave()
+        self.rings.leave()
 
     async def close(self) -> None:
         await self.lines.close()
