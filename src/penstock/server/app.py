@@ -12,7 +12,16 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from penstock.bulk import BulkRunner
-from penstock.server import administering, following, looking, operating, probes, producing, working
+from penstock.server import (
+    administering,
+    following,
+    looking,
+    openqueue,
+    operating,
+    probes,
+    producing,
+    working,
+)
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
 from penstock.server.operation import Operation
@@ -26,6 +35,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *operating.OPERATIONS,
     *administering.OPERATIONS,
     *probes.OPERATIONS,
+    *openqueue.OPERATIONS,
 )
 
 

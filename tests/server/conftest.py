@@ -1,0 +1,3 @@
+from support.stand_ins import install
+
+install()
