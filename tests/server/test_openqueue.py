@@ -24,7 +24,7 @@ from openqueue.models import JobStatus
 from penstock.core.job import Status
 from penstock.core.ports import Store
 from penstock.queue import Queue
-from penstock.server import openqueue as protocol
+from penstock.core import bounds
 from penstock.testing import START, FakeClock
 from support.service import ADMIN, serving
 from support.stores import STORES
@@ -366,7 +366,7 @@ class TestLooking:
         assert (await client("list_jobs", queue_name="null")).items == []
 
     async def test_pages_by_offset(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(protocol.bounds, "MOST_LISTED", 2)  # so that a page is read in several goes
+        monkeypatch.setattr(bounds, "MOST_LISTED", 2)  # so that a page is read in several goes
         ids = await client("enqueue_batch", [{"queue_name": "a", "payload": {"n": n}} for n in range(7)])
         newest_first = ids[::-1]
         for offset in range(8):

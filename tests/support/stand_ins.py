@@ -62,5 +62,5 @@ def install() -> None:
     from penstock.server import app
     from support import service
 
-    access.Access = service.Access = Access  # type: ignore
-    bulk.BulkRunner = app.BulkRunner = BulkRunner  # type: ignore
+    access.Access = service.Access = Access  # type: ignore[misc,assignment,attr-defined]
+    bulk.BulkRunner = app.BulkRunner = BulkRunner  # type: ignore[misc,assignment,attr-defined]

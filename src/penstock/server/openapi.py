@@ -12,12 +12,13 @@ import penstock
 from penstock.access import Scope
 from penstock.server.operation import Operation
 from penstock.server.problems import MEDIA_TYPE, Problem
+from penstock.server.wire import Id, Name
 
 _TEMPLATE = "#/components/schemas/{name}"
-_PATH_PARAMETERS: dict[str, dict[str, Any]] = {
-    "id": {"type": "string", "description": "A job's id: a UUID in lower case."},
-    "queue": {"type": "string", "description": "A queue's name."},
-    "name": {"type": "string", "description": "A schedule's name."},
+_PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
+    "id": (Id, "Its id: a UUID in lower case."),
+    "queue": (Name, "A queue's name."),
+    "name": (Name, "A schedule's name."),
 }
 _ALWAYS = {
     400: "The request cannot be read",
@@ -100,14 +101,13 @@ def _described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
 
 def _in_path(operation: Operation) -> Iterable[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", operation.path):
-        known = dict(_PATH_PARAMETERS.get(name, {"type": "string"}))
-        said = known.pop("description", None)
+        kind, said = _PATH_PARAMETERS[name]
         yield {
             "name": name,
             "in": "path",
             "required": True,
-            "schema": known,
-            **({"description": said} if said else {}),
+            "schema": msgspec.json.schema(kind),
+            "description": said,
         }
 
 
