@@ -17,8 +17,8 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(READY) ## set up and show Penstock at work
-	@$(BIN)/penstock demo --output table
+run: $(READY) ## set up and run everything: database, service, worker, scheduler
+	@$(BIN)/penstock dev $(ARGS)
 
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"

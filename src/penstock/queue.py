@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import uuid_utils
 from msgspec.structs import replace
@@ -259,10 +259,9 @@ class Queue:
     async def get(self, job_id: str) -> Job:
         return _value(await self.store.get(self.tenant, [_id(job_id)]))
 
-    async def history(self, name: str, kind: Literal["job", "queue", "schedule"] = "job") -> History:
-        """The audit trail of a job, a queue or a schedule."""
-        subject = (kind, _id(name) if kind == "job" else bounds.name(kind, name))
-        return _value(await self.store.history(self.tenant, [subject]))
+    async def history(self, name: str, kind: str = "job") -> History:
+        """The audit trail of a job, a queue, a schedule, or of what else is kept: a `token`, say."""
+        return _value(await self.store.history(self.tenant, [_subject(name, kind)]))
 
     async def find(self, *, after: str | None = None, limit: int = 100, **conditions: Any) -> Page:
         """A page of the jobs that match, newest first; conditions are the fields of Filter."""
@@ -461,6 +460,17 @@ def _filled(answers: list[Any], given: Iterable[Any]) -> list[Any]:
 
 def _id(value: object, field: str = "job id") -> JobId:
     return JobId(bounds.job_id(field, value))
+
+
+def _subject(name: object, kind: object) -> tuple[str, str]:
+    """What an audit trail is about. What is kept besides jobs need not have names that people type."""
+    match bounds.name("kind", kind):
+        case "job":
+            return "job", _id(name)
+        case "queue" | "schedule" as kind:
+            return kind, bounds.name(kind, name)
+        case other:
+            return other, bounds.key(other, name)
 
 
 def _logs(value: str | None) -> str | None:

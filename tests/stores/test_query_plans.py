@@ -14,7 +14,7 @@ import pytest
 
 from penstock.stores.postgres import days
 from penstock.stores.postgres.rules import sql
-from support.postgres import TABLES, other_url, server_url
+from support.postgres import TABLES, emptied, other_url, server_url
 
 JOBS = 20_000
 HOT = {"job", "ready", "lease", "parked", "done", "attempt"}
@@ -140,6 +140,106 @@ class TestPlans:
             )
 
 
+SETTLED = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""What the store sets, and the plan that a statement has after a while: for any values."""
+
+ENTRIES = 20_000
+
+
+class Prepared:
+    """A session whose plans were made when the tables were empty, and how they fare now that they are full."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def prepare(self, name: str, *values: str) -> None:
+        await self.connection.execute(f"PREPARE {name} AS {sql(name)}")
+        await self.connection.execute(f"EXECUTE {name} ({', '.join(values)})")
+
+    async def put(self, name: str) -> None:
+        """Put an entry; the plans are inside a function."""
+        columns = [["token"], [name], ["1"], *[[None]] * 8]
+        await self.connection.fetch(sql("put_entries"), "t2", None, *columns)
+
+    async def scans(self, name: str, *values: str) -> list[dict[str, Any]]:
+        """How a statement reads its table."""
+        text = await self.connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {name} ({', '.join(values)})"
+        )
+        plan = json.loads(text)[0]["Plan"]
+        return [node for node in nodes(plan) if "Relation Name" in node and node["Actual Loops"]]
+
+
+@pytest.fixture
+async def prepared() -> AsyncIterator[Prepared]:
+    await emptied()
+    connection = await asyncpg.connect(server_url(), server_settings=SETTLED)
+    await connection.execute("VACUUM ANALYZE penstock.entry, penstock.allowance, penstock.change")
+    session = Prepared(connection)
+    await session.prepare("entries", "NULL", "'token'", "NULL")
+    await session.prepare("entries_named", "NULL", "'token'", "NULL", "'{a}'")
+    await session.prepare("audit", "'t'", "NULL", "50")
+    await session.put("x")
+    await connection.execute(
+        f"""INSERT INTO penstock.entry (tenant, kind, name, version, body, changed_at, expires_at)
+            SELECT 't' || n % 100, CASE WHEN n % 2 = 0 THEN 'token' ELSE 'worker' END, 'n' || n, 1, '{{}}', now(),
+                   CASE WHEN n % 3 = 0 THEN now() + interval '1 hour' END
+            FROM generate_series(1, {ENTRIES}) AS n"""
+    )
+    await connection.execute(
+        f"""INSERT INTO penstock.change (tenant, kind, name, at, verb, actor)
+            SELECT 't', 'queue', 'q', now(), 'configure', CASE WHEN n % 10 = 0 THEN 'ada' ELSE 'rule:x' END
+            FROM generate_series(1, {ENTRIES}) AS n"""
+    )
+    yield session
+    await connection.close()
+    await emptied()
+
+
+def blocks(scan: dict[str, Any]) -> int:
+    return scan["Shared Hit Blocks"] + scan["Shared Read Blocks"]  # type: ignore[no-any-return]
+
+
+class TestRegistry:
+    async def test_a_token_is_looked_up_by_its_key(self, prepared: Prepared) -> None:
+        [scan] = await prepared.scans("entries_named", "NULL", "'token'", "NULL", "'{n2, n4, n5, x}'")
+        assert scan["Index Name"] == "entry_pkey"
+        assert scan["Actual Loops"] == 4
+        assert blocks(scan) <= 4 * 5
+
+    async def test_a_tenants_entries_are_listed_without_reading_anothers(self, prepared: Prepared) -> None:
+        [scan] = await prepared.scans("entries", "'t2'", "'token'", "NULL")
+        assert scan["Index Name"] == "entry_of_kind"
+        assert scan["Actual Rows"] == ENTRIES / 100 + 1  # and x
+        assert scan.get("Rows Removed by Filter", 0) == 0
+
+    async def test_an_entry_is_put_by_its_key(self, prepared: Prepared) -> None:
+        async with prepared.connection.transaction():
+            await prepared.put("n2")
+            before = await self._read(prepared)
+            await prepared.put("n2")
+            assert await self._read(prepared) - before <= 4
+
+    async def test_the_audit_log_reads_a_page_of_what_people_did(self, prepared: Prepared) -> None:
+        scans = await prepared.scans("audit", "'t'", "NULL", "50")
+        assert all("_tenant_seq_idx" in scan["Index Name"] for scan in scans)
+        assert sum(scan["Actual Rows"] for scan in scans) == 50
+        assert all(scan.get("Rows Removed by Filter", 0) == 0 for scan in scans)
+
+    @staticmethod
+    async def _read(prepared: Prepared) -> int:
+        """How many entries of indexes on `entry` this transaction has read."""
+        return await prepared.connection.fetchval(  # type: ignore[no-any-return]
+            """SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index
+               WHERE indrelid = 'penstock.entry'::regclass"""
+        )
+
+
 DAYS = 30
 
 
@@ -207,12 +307,7 @@ async def thirty() -> AsyncIterator[Thirty]:
     connection = await asyncpg.connect(
         other_url(),
         statement_cache_size=0,
-        server_settings={
-            "enable_seqscan": "off",
-            "enable_bitmapscan": "off",
-            "enable_sort": "off",
-            "plan_cache_mode": "force_generic_plan",
-        },
+        server_settings=SETTLED,
     )
     filled = Thirty(connection)
     await filled.fill()

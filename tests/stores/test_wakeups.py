@@ -627,6 +627,13 @@ class TestBackoff:
         waits.reset()
         assert next(waits) == 0.02
 
+    def test_takes_another_longest_wait_on_the_way(self) -> None:
+        waits = Backoff(NoJitter())
+        waits.longest_seconds = 10
+        assert [next(waits) for _ in range(11)][-3:] == [5.12, 10, 10]
+        waits.longest_seconds = 5
+        assert [next(waits), next(waits)] == [5, 5]
+
     def test_is_up_to_half_shorter_or_longer(self) -> None:
         waits = Backoff(Random(4), first_seconds=1, longest_seconds=1)
         drawn = [next(waits) for _ in range(1_000)]

@@ -43,6 +43,8 @@ TABLES = [
     "schedule",
     "tally",
     "leader",
+    "entry",
+    "allowance",
 ]
 
 

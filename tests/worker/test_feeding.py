@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import InvalidInput
-from penstock.worker.feeding import Pace, in_turn, matching, parse_queues
+from penstock.core.patterns import matching
+from penstock.worker.feeding import Pace, in_turn, parse_queues
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ PenstockError
 ├── NotFound
 │   ├── JobNotFound
 │   ├── ParentNotFound
-│   └── ScheduleNotFound
+│   ├── ScheduleNotFound
+│   ├── TokenNotFound
+│   └── OperationNotFound
 ├── Conflict
 │   ├── IdConflict
 │   ├── IdempotencyConflict
@@ -14,11 +16,11 @@ PenstockError
 │   ├── NotAllowed
 │   ├── NotLeasable
 │   └── EntryConflict
-├── LeaseLost
 ├── Unauthorized            no token, or none that is known
 ├── Forbidden               the token does not allow this
 ├── RateLimited
 ├── Overloaded
+├── LeaseLost
 ├── JobFailed
 ├── StoreUnavailable
 └── UnknownStore
@@ -104,6 +106,24 @@ class ScheduleNotFound(NotFound):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no schedule {_shown(name)} in this tenant", name=name)
+
+
+class TokenNotFound(NotFound):
+    """No such token in this tenant. `tokens` lists the ones there are; one that was revoked or has expired is gone."""
+
+    code = "token_not_found"
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"no token {_shown(token_id)} in this tenant", token_id=token_id)
+
+
+class OperationNotFound(NotFound):
+    """No such operation in this tenant. `bulk.operations` lists the ones there are; they leave a week after their end."""
+
+    code = "operation_not_found"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"no operation {_shown(operation_id)} in this tenant", operation_id=operation_id)
 
 
 class Conflict(PenstockError):

@@ -14,10 +14,14 @@ from penstock.core.job import Cause, Change, Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, Verb
 from penstock.core.ordering import Lane
+from penstock.core.registry import BY_RULES, AuditLine
 from penstock.core.timers import Timers
 
-BY_FLOW = "rule:flow"
-BY_EXPIRY = "rule:expiry"
+BY_FLOW = f"{BY_RULES}flow"
+BY_EXPIRY = f"{BY_RULES}expiry"
+MOST_AUDITED = 100_000
+MOST_TOLD = 100_000
+"""How much of what happened is remembered in its order, for those who follow."""
 
 
 class Ledger:
@@ -28,6 +32,8 @@ class Ledger:
         self.jobs: dict[JobId, Job] = {}
         self.lanes: dict[str, Lane] = {}
         self.trails: dict[tuple[str, str], list[Record]] = {}
+        self.audited: deque[tuple[int, AuditLine]] = deque(maxlen=MOST_AUDITED)
+        """The last changes that people and tokens made, numbered; they stay when a job and its trail leave."""
         self.keys = Keys()
         self.flow = Flow(self.jobs)
         self.catalogue = Catalogue(self.jobs)
@@ -36,6 +42,9 @@ class Ledger:
         self.ended: dict[str, Timers] = {}
         self.stirred: set[str] = set()
         """Queues in which something may have become free to be leased, until somebody takes note and clears it."""
+        self.told: deque[tuple[str, str, Record | Job]] = deque(maxlen=MOST_TOLD)
+        """The last things that happened, in order: records as they were noted, and jobs as they came in."""
+        self.told_count = 0
         self._lane_class = lane_class
 
     def job(self, job_id: JobId) -> Job:
@@ -52,16 +61,25 @@ class Ledger:
         return lane
 
     def note(self, name: str, record: Record, kind: str = "job") -> None:
-        """Add a line to the audit trail of a job, a queue or a schedule."""
+        """Add a line to the audit trail of a job, a queue, a schedule or an entry."""
         self.trails.setdefault((kind, name), []).append(record)
+        if isinstance(record, Change) and not record.actor.startswith(BY_RULES):
+            number = self.audited[-1][0] + 1 if self.audited else 1
+            self.audited.append((number, AuditLine(kind, name, record)))
+        self.told.append((kind, name, record))
+        self.told_count += 1
 
     def add(self, asked: NewJob, now: datetime) -> None:
         """Take a new job in."""
         run_at = asked.run_at or (now if asked.delay is None else now + asked.delay)
         expires_at = asked.expires_at or (None if asked.expires_in is None else now + asked.expires_in)
-        status, cause = self._birth(asked, expires_at, now)
+        status, cause, change = self._birth(asked, expires_at, now)
         ended_at = None if cause is None else now
         job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
+        self.told.append(("job", asked.id, job))
+        self.told_count += 1
+        if change is not None:
+            self.note(asked.id, change)
         self.flow.link(asked)
         self.catalogue.add(asked.id)
         self.keep(None, job, now)
@@ -91,17 +109,17 @@ class Ledger:
 
     def _birth(
         self, asked: NewJob, expires_at: datetime | None, now: datetime
-    ) -> tuple[Status, Cause | None]:
+    ) -> tuple[Status, Cause | None, Change | None]:
         """What a job is when it comes in, and why it is that if it is cancelled."""
         if expires_at is not None and expires_at <= now:
             reason = "it had expired before it came in"
-            self.note(asked.id, Change(now, Verb.EXPIRE, BY_EXPIRY, reason, Status.CANCELLED))
-            return Status.CANCELLED, Cause.EXPIRED
+            change = Change(now, Verb.EXPIRE, BY_EXPIRY, reason, Status.CANCELLED)
+            return Status.CANCELLED, Cause.EXPIRED, change
         if (parent := self.flow.failed_parent(asked)) is not None:
             reason = f"parent {parent.id} ended {parent.status}"
-            self.note(asked.id, Change(now, Verb.ABANDON, BY_FLOW, reason, Status.CANCELLED))
-            return Status.CANCELLED, Cause.PARENT_FAILED
-        return (Status.WAITING if self.flow.count_pending(asked) else Status.QUEUED), None
+            change = Change(now, Verb.ABANDON, BY_FLOW, reason, Status.CANCELLED)
+            return Status.CANCELLED, Cause.PARENT_FAILED, change
+        return (Status.WAITING if self.flow.count_pending(asked) else Status.QUEUED), None, None
 
     def keep(self, old: Job | None, new: Job, now: datetime) -> None:
         """Store a job: the one place that keeps every index in step with the jobs."""

@@ -280,7 +280,7 @@ class Machine:
         return self.ledger.job(job_id)
 
     def history(self, subject: tuple[str, str], now: datetime) -> History:
-        """The trail of a job, a queue or a schedule, named as ("job", id), ("queue", name) or ("schedule", name)."""
+        """The trail of ("job", id), ("queue", name), ("schedule", name) or an entry of whatever kind; empty if it has none."""
         kind, name = subject
         if kind == "job":
             self.ledger.job(JobId(name))

@@ -123,7 +123,10 @@ class Store(Protocol):
     async def history(
         self, tenant: str, subjects: Sequence[tuple[str, str]]
     ) -> list[History | PenstockError]:
-        """The audit trail of each ("job", id), ("queue", name) or ("schedule", name)."""
+        """The audit trail of each ("job", id), ("queue", name), ("schedule", name) or (kind, name) of an entry.
+
+        Only a job that is not there gets JobNotFound; anything else without records has an empty trail.
+        """
         ...
 
     async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:

@@ -6,15 +6,20 @@ keeps them, guards them by their version, and lets them go when their time is ov
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from msgspec import Struct
 
 from penstock.core.codec import JsonText
+from penstock.core.errors import InvalidInput
 from penstock.core.job import Change, Status
 
 ALL_TENANTS = "*"
 """Not a tenant, and no tenant can be called so: whose entries belong to the service itself."""
+
+BY_RULES = "rule:"
+"""How the actors of changes begin that no person and no token made."""
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -43,6 +48,8 @@ class PutEntry(Struct, frozen=True, gc=False):
     """How long it stays unless it is put again; None for ever."""
     audit: Audited | None = None
     """With it the change is written into the audit trail of (kind, `audit.name`)."""
+    expires_at: datetime | None = None
+    """Instead of `seconds`, by who changes an entry and wants it to go when it would have gone."""
 
 
 class Audited(Struct, frozen=True, gc=False):
@@ -89,6 +96,15 @@ class AuditPage(Struct, frozen=True, gc=False):
 
     lines: tuple[AuditLine, ...]
     next: str | None = None
+
+
+def audit_place(before: str | None) -> int | None:
+    """The number behind the `next` of a page; None for the newest."""
+    if before is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", before):
+        raise InvalidInput("before", "be the `next` of a page of this audit log", before)
+    return int(before)
 
 
 class Event(Struct, frozen=True, gc=False):

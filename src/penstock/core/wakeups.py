@@ -20,6 +20,9 @@ SCHEDULES = "!schedules"
 OFFICES = "!offices"
 """Rung for everyone by a leader that gives its office up: whoever seeks it may have it now."""
 
+BULK = "!bulk"
+"""Rung for everyone when an operation on many jobs was begun, or may be taken over."""
+
 
 class WakeupsStatus(Struct, frozen=True, gc=False):
     """What carries the wake-ups, and whether it works. Unhealthy means slower pick-up; no job is in danger."""

@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.bulk import BulkRunner
@@ -22,6 +24,7 @@ from penstock.server import (
     producing,
     working,
 )
+from penstock.server.docs import POLICY, page
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
 from penstock.server.operation import Operation
@@ -45,6 +48,11 @@ def openapi() -> dict[str, Any]:
     return document(OPERATIONS)
 
 
+@cache
+def docs() -> Response:
+    return HTMLResponse(page(openapi()), headers={"Content-Security-Policy": POLICY})
+
+
 def create_app(service: Service) -> ASGIApp:
     """An app for any ASGI server. FastAPI hosts it, so that others can mount their parts; our routes are lean."""
 
@@ -58,8 +66,11 @@ def create_app(service: Service) -> ASGIApp:
             await asyncio.wait([runner])
             await service.close()
 
-    app = FastAPI(title="Penstock", lifespan=lifespan, openapi_url="/openapi.json", redoc_url=None)
+    app = FastAPI(
+        title="Penstock", lifespan=lifespan, openapi_url="/openapi.json", docs_url=None, redoc_url=None
+    )
     app.openapi = openapi  # type: ignore[method-assign]
+    app.router.routes.append(Route("/docs", lambda request: docs()))
     # The longest first: a name may have a slash in it, and must not swallow what follows.
     in_order = sorted(OPERATIONS, key=lambda operation: operation.path.count("/"), reverse=True)
     app.router.routes.extend(operation.route(service) for operation in in_order)

@@ -56,9 +56,7 @@ class Edge:
             await self._app(scope, receive, sending)
         finally:
             metrics.in_flight -= 1
-            route = scope.get("route")
-            path = getattr(route, "path", "(none)")
-            metrics.request(scope["method"], path, status, time.perf_counter() - begun)
+            metrics.request(scope["method"], state.get("route"), status, time.perf_counter() - begun)
 
 
 def _request_id(scope: Scope) -> str:

@@ -26,7 +26,7 @@ class Follower:
     """What one who follows has yet to hear."""
 
     def __init__(self) -> None:
-        self._heard: asyncio.Queue[tuple[Event, ...]] = asyncio.Queue()
+        self._heard: asyncio.Queue[tuple[Event, ...] | None] = asyncio.Queue()
         self._waiting = 0
 
     def tell(self, events: tuple[Event, ...]) -> None:
@@ -34,8 +34,12 @@ class Follower:
         if self._waiting <= MOST_BEHIND:
             self._heard.put_nowait(events)
 
-    async def next(self, timeout_seconds: float) -> tuple[Event, ...]:
-        """What has happened since the last call; nothing if the time is up."""
+    def end(self) -> None:
+        """There is nothing more to hear."""
+        self._heard.put_nowait(None)
+
+    async def next(self, timeout_seconds: float) -> tuple[Event, ...] | None:
+        """What has happened since the last call; nothing if the time is up, None if there will be no more."""
         if self._waiting > MOST_BEHIND:
             raise TooFarBehind
         try:
@@ -43,7 +47,7 @@ class Follower:
                 events = await self._heard.get()
         except TimeoutError:
             return ()
-        self._waiting -= len(events)
+        self._waiting -= len(events or ())
         return events
 
 
@@ -73,6 +77,12 @@ class Feeds:
                 self._followers.pop(tenant, None)
                 if (looking := self._tasks.pop(tenant, None)) is not None:
                     looking[0].cancel()
+
+    def leave(self) -> None:
+        """Let everyone go who follows; they may come back elsewhere."""
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.end()
 
     async def close(self) -> None:
         for task, _ in self._tasks.values():

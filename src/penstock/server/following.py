@@ -62,8 +62,7 @@ async def _told(call: Call, after: str | None) -> AsyncIterator[bytes]:
                 if told := _frames(call, page.events):
                     yield told
                 after = page.next if len(page.events) == AT_ONCE else None
-            while True:
-                events = await follower.next(COMMENT_SECONDS)
+            while (events := await follower.next(COMMENT_SECONDS)) is not None:
                 await call.service.caller(call.request, _SCOPES)  # whose token was revoked hears no more
                 yield (
                     _frames(call, (event for event in events if event.cursor not in known))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.access import Token
 from penstock.coalesce import Coalesce
 from penstock.core.errors import RateLimited
 from penstock.core.limits import Rate
-from penstock.core.ports import Store
 from penstock.core.registry import Spend, Spent
 
 AHEAD_SECONDS = 0.2
@@ -46,11 +47,17 @@ class Standing:
         }
 
 
+class Keeper(Protocol):
+    """Where allowances are kept: the store, or Redis."""
+
+    async def spend(self, tenant: str, spends: Sequence[Spend]) -> list[Spent]: ...
+
+
 class Limits:
     """The allowances that callers of this instance draw on."""
 
-    def __init__(self, store: Store, per_tenant: Rate | None = None) -> None:
-        self._store = store
+    def __init__(self, keeper: Keeper, per_tenant: Rate | None = None) -> None:
+        self._keeper = keeper
         self.per_tenant = per_tenant
         self._allowances: dict[tuple[str, str], Allowance] = {}
         self._spend: Coalesce[tuple[str, Spend], Spent] = Coalesce(self._spend_all)
@@ -103,7 +110,7 @@ class Limits:
             by_tenant.setdefault(tenant, []).append(place)
         for tenant, places in by_tenant.items():
             try:
-                spent = await self._store.spend(tenant, [items[place][1] for place in places])
+                spent = await self._keeper.spend(tenant, [items[place][1] for place in places])
                 answers.update(zip(places, spent, strict=True))
             except Exception as error:
                 answers.update((place, error) for place in places)

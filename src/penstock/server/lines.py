@@ -36,11 +36,14 @@ class Lines:
         self._store = store
         self._lines: dict[tuple[str, str], deque[Waiter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
 
     async def lease(
         self, tenant: str, request: LeaseJobs, wait_seconds: float, client: Request | None = None
     ) -> list[Leased]:
         """Lease now, or wait in line for as long as is asked and the client stays."""
+        if self._is_leaving:
+            wait_seconds = 0.0
         place = (tenant, request.queue)
         if place not in self._lines or not wait_seconds:
             leased = await self._ask(tenant, request)
@@ -65,6 +68,14 @@ class Lines:
                 line.remove(waiter)
             if gone is not None:
                 gone.cancel()
+
+    def leave(self) -> None:
+        """Let everyone go who waits; from now on nobody does."""
+        self._is_leaving = True
+        for line in self._lines.values():
+            for waiter in line:
+                if not waiter.future.done():
+                    waiter.future.set_result([])
 
     async def close(self) -> None:
         for task in list(self._tasks):

@@ -107,7 +107,12 @@ async def _ended(call: Call, wait_seconds: float) -> Job:
     for pause in Backoff(Random(), *LOOK_SECONDS):
         job = await call.service.get(call.caller.tenant, wanted)
         left = deadline - clock()
-        if job.status not in ACTIVE or left <= 0 or await call.request.is_disconnected():
+        if (
+            job.status not in ACTIVE
+            or left <= 0
+            or call.service.is_leaving
+            or await call.request.is_disconnected()
+        ):
             return job
         await asyncio.sleep(min(pause, left))
     raise AssertionError("back-off never ends")

@@ -14,6 +14,7 @@ from penstock.core import bounds
 from penstock.core.errors import InvalidInput
 from penstock.core.job import Status
 from penstock.core.schedule import Schedule
+from penstock.presence import Presence, workers
 from penstock.server.operation import Call, Operation
 from penstock.server.wire import (
     BulkCount,
@@ -173,6 +174,15 @@ async def abort_bulk(call: Call) -> BulkOperation:
     return await bulk.abort(call.caller.queue, bounds.job_id("id", call.path["id"]))
 
 
+class WorkersAnswer(Struct, frozen=True):
+    workers: list[Presence]
+
+
+async def list_workers(call: Call) -> WorkersAnswer:
+    """Who is at work: workers that have shown themselves within the last minute."""
+    return WorkersAnswer(await workers(call.service.store, call.caller.tenant))
+
+
 _SEE = (Scope.READ, Scope.OPERATE)
 _QUEUE = "/v1/queues/{queue}"
 _SCHEDULE = "/v1/schedules/{name}"
@@ -204,6 +214,7 @@ OPERATIONS = (
               ReasonRequest, body_is_optional=True, also=_NO_SCHEDULE, tag="Schedules"),
     Operation("POST", f"{_SCHEDULE}/run", run_schedule, "Run a schedule's job now", EnqueuedAnswer, Scope.OPERATE,
               status=201, also=_NO_SCHEDULE, tag="Schedules"),
+    Operation("GET", "/v1/workers", list_workers, "List workers", WorkersAnswer, _SEE, tag="Look"),
     Operation("POST", "/v1/bulk", begin_bulk, "Cancel or redrive all jobs that match", BulkAnswer, Scope.OPERATE,
               BulkRequest, also={202: "Begun; `Location` tells how far it is"},
               example={"action": "redrive", "filter": {"status": ["dead"], "queue": "emails"}, "dry_run": True}, tag="Operate"),

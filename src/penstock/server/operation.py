@@ -103,6 +103,7 @@ def _endpoint(operation: Operation, service: Service) -> Callable[[Request], Awa
         return Response(content, call.status or usual, call.headers, media_type)
 
     async def endpoint(request: Request) -> Response:
+        request.scope["state"]["route"] = operation.path
         try:
             return await answered(request)
         except PenstockError as error:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from penstock.core.errors import PenstockError
 from penstock.server.operation import Call, Operation
+from penstock.telemetry.prometheus import CONTENT_TYPE
 
 READY_SECONDS = 3.0
 
@@ -64,8 +65,6 @@ async def metrics(call: Call) -> Response:
     """What this instance has counted, and how the queues stand, for Prometheus."""
     return Response(await call.service.metrics.render(call.service.store), media_type=CONTENT_TYPE)
 
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 OPERATIONS = (
     Operation("GET", "/livez", livez, "Is it alive?", Alive, None, tag="Probes"),

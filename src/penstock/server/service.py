@@ -13,14 +13,14 @@ from penstock.access import Access, Scope, Token
 from penstock.coalesce import Coalesce
 from penstock.core import bounds
 from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
-from penstock.core.errors import Forbidden, Unauthorized
+from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorized
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.limits import Rate
 from penstock.core.registry import ALL_TENANTS
 from penstock.queue import Queue
 from penstock.server.depths import Depths
 from penstock.server.feeds import Feeds
-from penstock.server.limits import Limits
+from penstock.server.limits import Keeper, Limits
 from penstock.server.lines import Lines
 from penstock.server.metrics import ServiceMetrics
 
@@ -82,7 +82,9 @@ class Service:
         most_bytes: int = MOST_BYTES,
         needs_idempotency_key: bool = False,
         tenant_rate: Rate | None = None,
+        allowances: Keeper | None = None,
     ) -> None:
+        """`allowances` says where rate limits are kept, if not in the store itself."""
         self.queue = queue
         self.store = queue.store
         self.access = access
@@ -95,18 +97,30 @@ class Service:
         self.get: Groups[JobId, Job] = Groups(store.get, 1)
         self.lines = Lines(store)
         self.feeds = Feeds(store)
-        self.limits = Limits(store, tenant_rate)
+        self.limits = Limits(allowances or store, tenant_rate)
         self.metrics = ServiceMetrics()
+        self.is_leaving = False
         self._depths = Depths(store)
         self._queues: dict[tuple[str, str], Queue] = {}
 
     async def make_room(self, tenant: str, queues: Iterable[str]) -> None:
         """Overloaded if one of these queues holds as much as it is set to."""
-        await self._depths.check(tenant, queues)
+        try:
+            await self._depths.check(tenant, queues)
+        except Overloaded:
+            self.metrics.overloaded()
+            raise
+
+    def leave(self) -> None:
+        """End what only waits: this instance stops."""
+        self.is_leaving = True
+        self.lines.leave()
+        self.feeds.leave()
 
     async def close(self) -> None:
         await self.lines.close()
         await self.feeds.close()
+        await self.metrics.close()
 
     async def caller(self, request: Request, scope: Scope | tuple[Scope, ...] | None) -> Caller:
         """Who sends this request, if that is known and it is allowed to."""
@@ -121,7 +135,11 @@ class Service:
                 needed=str(needed),
                 scopes=", ".join(token.scopes),
             )
-        standing = await self.limits.draw(token, tenant)
+        try:
+            standing = await self.limits.draw(token, tenant)
+        except RateLimited:
+            self.metrics.rate_limited()
+            raise
         if standing is not None:
             request.state.standing = standing
         return Caller(token, self._queue_of(tenant, f"token:{token.name}"))

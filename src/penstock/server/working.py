@@ -100,17 +100,23 @@ async def settle_jobs(call: Call) -> SettleBatchAnswer:
     """Settle many jobs in one transaction; each gets its own answer or its own error."""
     items = [_built(call.caller.queue, raw) for raw in call.body.settles]
     settles = [item for item in items if not isinstance(item, PenstockError)]
-    answers = iter(await call.service.store.settle(call.caller.tenant, settles) if settles else ())
+    answers = await call.service.store.settle(call.caller.tenant, settles) if settles else []
+    for settle, answer in zip(settles, answers, strict=True):
+        call.service.metrics.settled(settle, answer)
+    answered = iter(answers)
     return SettleBatchAnswer(
-        [_told(call, item if isinstance(item, PenstockError) else next(answers)) for item in items]
+        [_told(item if isinstance(item, PenstockError) else next(answered)) for item in items]
     )
 
 
 async def _settle(call: Call) -> SettledAnswer:
-    settled = await call.service.settle(
-        call.caller.tenant, settle_for(call.caller.queue, _held(call), call.body)
-    )
-    call.service.metrics.settled(settled)
+    settle = settle_for(call.caller.queue, _held(call), call.body)
+    try:
+        settled = await call.service.settle(call.caller.tenant, settle)
+    except PenstockError as error:
+        call.service.metrics.settled(settle, error)
+        raise
+    call.service.metrics.settled(settle, settled)
     return SettledAnswer(settled.job_id, settled.status, settled.run_at)
 
 
@@ -140,10 +146,9 @@ def _built(queue: Queue, raw: msgspec.Raw) -> Settle | PenstockError:
         return error
 
 
-def _told(call: Call, answer: Settled | PenstockError) -> SettleBatchItem:
+def _told(answer: Settled | PenstockError) -> SettleBatchItem:
     if isinstance(answer, PenstockError):
         return SettleBatchItem(error=problem(answer))
-    call.service.metrics.settled(answer)
     return SettleBatchItem(answer.job_id, answer.status, answer.run_at)
 
 

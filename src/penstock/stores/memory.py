@@ -156,7 +156,10 @@ class MemoryStore(MemoryRegistry, MemoryFeed):
         return self._clock.now()
 
     async def tenants(self) -> list[str]:
-        return sorted(self._machines)
+        # One who was only looked up, or has nothing but entries, has a machine too.
+        return sorted(
+            name for name, machine in self._machines.items() if machine.ledger.lanes or machine.schedules()
+        )
 
     async def lead(self, office: str, holder: str, seconds: float) -> bool:
         now = self._clock.now()
@@ -174,6 +177,7 @@ class MemoryStore(MemoryRegistry, MemoryFeed):
             lost, expired = lost + swept.lost, expired + swept.expired
             pruned += machine.prune(now, limit - pruned, exported_until)
             self._ring(tenant, machine)
+        self._tidy(now)
         return Swept(lost, expired, pruned)
 
     async def close(self) -> None:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import islice
+
+from msgspec import Struct
 
 from penstock.core.clock import Clock
 from penstock.core.errors import EntryConflict, PenstockError
-from penstock.core.registry import AuditPage, Entry, PutEntry, Spend, Spent
+from penstock.core.job import Change
+from penstock.core.machine import Machine
+from penstock.core.registry import AuditPage, Entry, PutEntry, Spend, Spent, audit_place
+
+_KEPT_FULL = timedelta(hours=1)
+
+
+class _Allowance(Struct, frozen=True, gc=False):
+    remaining: float
+    at: datetime
+    full_at: datetime
 
 
 class MemoryRegistry:
@@ -15,8 +28,13 @@ class MemoryRegistry:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: dict[tuple[str, str, str], Entry] = {}
-        self._allowances: dict[tuple[str, str], tuple[float, datetime]] = {}
+        self._entries: dict[tuple[str, str], dict[str, Entry]] = {}
+        """By kind and name, and then by tenant: a token is looked up without knowing whose it is."""
+        self._allowances: dict[tuple[str, str], _Allowance] = {}
+
+    def machine(self, tenant: str, now: datetime) -> Machine:
+        """The tenant's machine, which keeps the trails."""
+        raise NotImplementedError
 
     async def put_entries(
         self, tenant: str, commands: Sequence[PutEntry]
@@ -25,29 +43,44 @@ class MemoryRegistry:
         return [self._put_entry(tenant, command, now) for command in commands]
 
     def _put_entry(self, tenant: str, command: PutEntry, now: datetime) -> Entry | PenstockError | None:
-        place = (command.kind, tenant, command.name)
-        there = self._entries.get(place)
+        place = (command.kind, command.name)
+        there = self._entries.get(place, {}).get(tenant)
         version = 0 if there is None or _is_over(there, now) else there.version
         if command.version is not None and command.version != version:
             return EntryConflict(command.kind, command.name)
         if command.body is None:
-            self._entries.pop(place, None)
+            self._drop_entry(place, tenant)
+            if version:  # who drops what is not there has changed nothing
+                self._audit(tenant, command, now)
             return None
-        until = None if command.seconds is None else now + timedelta(seconds=command.seconds)
+        until = command.expires_at
+        if until is None and command.seconds is not None:
+            until = now + timedelta(seconds=command.seconds)
         entry = Entry(command.kind, tenant, command.name, version + 1, command.body, now, until)
-        self._entries[place] = entry
+        self._entries.setdefault(place, {})[tenant] = entry
+        self._audit(tenant, command, now)
         return entry
+
+    def _drop_entry(self, place: tuple[str, str], tenant: str) -> None:
+        here = self._entries.get(place, {})
+        here.pop(tenant, None)
+        if not here:
+            self._entries.pop(place, None)
+
+    def _audit(self, tenant: str, command: PutEntry, now: datetime) -> None:
+        if (audit := command.audit) is not None:
+            change = Change(now, audit.verb, audit.actor, audit.reason, detail=audit.detail)
+            self.machine(tenant, now).ledger.note(audit.name, change, command.kind)
 
     async def entries(self, tenant: str | None, kind: str, names: Sequence[str] | None = None) -> list[Entry]:
         now = self._clock.now()
-        wanted = None if names is None else set(names)
+        places = list(self._entries) if names is None else [(kind, name) for name in dict.fromkeys(names)]
         found = [
             entry
-            for entry in self._entries.values()
-            if entry.kind == kind
-            and tenant in (None, entry.tenant)
-            and (wanted is None or entry.name in wanted)
-            and not _is_over(entry, now)
+            for place in places
+            if place[0] == kind
+            for entry in self._entries.get(place, {}).values()
+            if tenant in (None, entry.tenant) and not _is_over(entry, now)
         ]
         return sorted(found, key=lambda entry: (entry.tenant, entry.name))
 
@@ -56,16 +89,32 @@ class MemoryRegistry:
         return [self._spend(tenant, spend, now) for spend in spends]
 
     def _spend(self, tenant: str, spend: Spend, now: datetime) -> Spent:
-        left, at = self._allowances.get((tenant, spend.name), (spend.burst, now))
-        left = min(spend.burst, left + max(0.0, (now - at).total_seconds()) * spend.rate)
-        granted = spend.cost <= left
-        if granted:
-            left -= spend.cost
-        self._allowances[tenant, spend.name] = (left, now)
-        return Spent(granted, left, 0.0 if granted else (spend.cost - left) / spend.rate)
+        there = self._allowances.get((tenant, spend.name)) or _Allowance(spend.burst, now, now)
+        now = max(now, there.at)
+        remains = min(spend.burst, there.remaining + (now - there.at).total_seconds() * spend.rate)
+        if spend.cost > remains:
+            return Spent(False, remains, (spend.cost - remains) / spend.rate)
+        remains -= spend.cost
+        full_at = now + timedelta(seconds=(spend.burst - remains) / spend.rate)
+        self._allowances[tenant, spend.name] = _Allowance(remains, now, full_at)
+        return Spent(True, remains, 0.0)
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
-        raise NotImplementedError
+        end = audit_place(before)
+        audited = self.machine(tenant, self._clock.now()).ledger.audited
+        older = (one for one in reversed(audited) if end is None or one[0] < end)
+        found = list(islice(older, limit + 1))
+        lines = tuple(line for _, line in found[:limit])
+        return AuditPage(lines, str(found[limit - 1][0]) if len(found) > limit else None)
+
+    def _tidy(self, now: datetime) -> None:
+        """Remove entries whose time is over and allowances that have long been full again."""
+        over = [entry for here in self._entries.values() for entry in here.values() if _is_over(entry, now)]
+        for entry in over:
+            self._drop_entry((entry.kind, entry.name), entry.tenant)
+        full = [place for place, one in self._allowances.items() if one.full_at + _KEPT_FULL <= now]
+        for place in full:
+            del self._allowances[place]
 
 
 def _is_over(entry: Entry, now: datetime) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from random import Random
 
 from penstock.core import bounds
 from penstock.core.errors import InvalidInput
+from penstock.core.patterns import is_pattern
 
 AHEAD_SECONDS = 0.1
 """How much work is kept in reserve: what will be begun within this time, going by what was finished lately."""
@@ -33,20 +33,6 @@ def parse_queues(queues: str | Iterable[str] | Mapping[str, float]) -> dict[str,
     if not weights:
         raise InvalidInput("queues", "name at least one", queues)
     return weights
-
-
-def is_pattern(name: str) -> bool:
-    return any(letter in name for letter in "*?[")
-
-
-def matching(weights: Mapping[str, float], known: Iterable[str]) -> dict[str, float]:
-    """The weights of the queues themselves; a queue named outright keeps its own, whatever pattern it fits."""
-    found = {name: weight for name, weight in weights.items() if not is_pattern(name)}
-    for name in known:
-        for pattern, weight in weights.items():
-            if name not in found and is_pattern(pattern) and fnmatchcase(name, pattern):
-                found[name] = weight
-    return found
 
 
 def in_turn(weights: Mapping[str, float], random: Random) -> Sequence[str]:

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any
 
 from penstock.core.errors import InvalidInput
-from penstock.worker.metrics import CONTENT_TYPE
+from penstock.telemetry.prometheus import CONTENT_TYPE
 from penstock.worker.worker import Worker
 
 logger = logging.getLogger("penstock.worker")

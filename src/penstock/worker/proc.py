@@ -33,3 +33,11 @@ def readings(proc: Path = Path("/proc")) -> list[Row]:
         ("process_open_fds", "Open file descriptors.", open_files, "gauge"),
     ]  # fmt: skip
     return rows
+
+
+def resident_bytes(proc: Path = Path("/proc")) -> int | None:
+    """What this process has in memory; None where there is no /proc."""
+    try:
+        return int((proc / "self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except (OSError, IndexError):
+        return None

@@ -19,26 +19,31 @@ from typing import Any
 from penstock.core import bounds
 from penstock.core.commands import Beat, Leased, LeaseJobs
 from penstock.core.errors import LeaseLost, NotFound, PenstockError
+from penstock.core.patterns import is_pattern, matching
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
 from penstock.stores.wakeups.loop import end
+from penstock.stores.wakeups.polling import LONGEST_SECONDS
 from penstock.telemetry import spans
 from penstock.worker import execution
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Ending, How
-from penstock.worker.feeding import Pace, in_turn, is_pattern, matching, parse_queues
+from penstock.worker.feeding import Pace, in_turn, parse_queues
 from penstock.worker.hand import Hand, InHand, Stop
 from penstock.worker.handlers import Handler, Runs
 from penstock.worker.keeper import Keeper
 from penstock.worker.metrics import Metrics
 from penstock.worker.progress import Progress
 from penstock.worker.settling import Settling
+from penstock.worker.showing import Showing
 
 logger = logging.getLogger("penstock.worker")
 
 UNKNOWN_SECONDS = 30.0
 QUEUES_SECONDS = 10.0
+RUNG_SECONDS = 10.0
+"""The longest wait between two looks while wake-ups arrive."""
 LAST_SECONDS = 5.0
 MOST_AHEAD = bounds.MOST_LEASED
 
@@ -104,6 +109,14 @@ class Worker:
         self._settling = Settling(queue, self.name, self.metrics, self._let_go)
         self._keeper = Keeper(self._hand, queue, self._on_beat, connect)
         self._progress = Progress(queue, self._on_beat)
+        self._showing = Showing(
+            queue,
+            self.name,
+            self._weights,
+            concurrency,
+            self._stopping,
+            lambda: (self._running, len(self._reserve)),
+        )
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Any = None
         self.fed_at = time.monotonic()
@@ -139,6 +152,7 @@ class Worker:
         hearing = asyncio.create_task(
             self._keep_on(self._hear, "hearing of cancelled jobs"), name="penstock cancels"
         )
+        showing = asyncio.create_task(self._showing.run(), name="penstock showing")
         try:
             await self._stopping.wait()
             return await self._wind_down(feeding)
@@ -148,7 +162,7 @@ class Worker:
             await self._wind_down(feeding)
             raise
         finally:
-            await end(feeding, hearing)
+            await end(feeding, hearing, showing)
             await self._keeper.stop()
             await self._progress.close()
             await self._settling.close()
@@ -156,6 +170,7 @@ class Worker:
                 await self._processes.close()
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._showing.hide()
 
     def stop(self) -> None:
         """Lease no more and finish what has begun; called again, hurry."""
@@ -255,6 +270,7 @@ class Worker:
                         return
                 wanted = await self._until_room()
                 self.fed_at = time.monotonic()
+                waits.longest_seconds = self._longest_wait()
                 if await self._lease(in_turn(weights, self._random), wanted) or await self._sleep(
                     bell, list(weights), next(waits)
                 ):
@@ -333,6 +349,11 @@ class Worker:
         for held in late:
             self._reserve.remove(held)
             self._give_back(held)
+
+    def _longest_wait(self) -> float:
+        """Who is woken need not look often; bells that ring within one process only say nothing of the others."""
+        status = self.queue.store.wakeups.status()
+        return RUNG_SECONDS if status.healthy and status.driver not in ("none", "memory") else LONGEST_SECONDS
 
     async def _sleep(self, bell: Bell, queues: list[str], wait: float) -> bool:
         """Wait until there may be something to lease; says whether somebody rang."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.errors import PenstockError
-from penstock.core.registry import AuditPage, Entry, PutEntry, Spend, Spent
+from penstock.core.codec import JsonText
+from penstock.core.errors import EntryConflict, PenstockError
+from penstock.core.registry import Audited, AuditLine, AuditPage, Entry, PutEntry, Spend, Spent, audit_place
+from penstock.stores.postgres import rows
 from penstock.stores.postgres.reading import Reading
+from penstock.stores.postgres.rules import sql
 
 
 class Registry(Reading):
@@ -15,13 +18,57 @@ class Registry(Reading):
     async def put_entries(
         self, tenant: str, commands: Sequence[PutEntry]
     ) -> list[Entry | PenstockError | None]:
-        raise NotImplementedError
+        audits = [command.audit or _NOBODY for command in commands]
+        found = await self._fetch(
+            sql("put_entries"), tenant, self._given_now(),
+            [one.kind for one in commands], [one.name for one in commands], [one.body for one in commands],
+            [one.version for one in commands], [one.seconds for one in commands], [one.expires_at for one in commands],
+            [one.name for one in audits], [one.verb for one in audits], [one.actor or None for one in audits],
+            [one.reason for one in audits], [one.detail for one in audits],
+        )  # fmt: skip
+        put = {row["place"]: row for row in found}
+        return [_answer(tenant, one, put[place]) for place, one in enumerate(commands, 1)]
 
     async def entries(self, tenant: str | None, kind: str, names: Sequence[str] | None = None) -> list[Entry]:
-        raise NotImplementedError
+        if names is None:
+            found = await self._fetch(sql("entries"), tenant, kind, self._given_now())
+        else:
+            wanted = list(dict.fromkeys(names))
+            found = await self._fetch(sql("entries_named"), tenant, kind, self._given_now(), wanted)
+        return sorted(map(_entry, found), key=lambda entry: (entry.tenant, entry.name))
 
     async def spend(self, tenant: str, spends: Sequence[Spend]) -> list[Spent]:
-        raise NotImplementedError
+        found = await self._fetch(
+            sql("spend"), tenant, self._given_now(), [one.name for one in spends], [one.cost for one in spends],
+            [one.rate for one in spends], [one.burst for one in spends],
+        )  # fmt: skip
+        spent = sorted(found, key=lambda row: row["place"])
+        return [Spent(row["granted"], row["remains"], row["wait_seconds"]) for row in spent]
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
-        raise NotImplementedError
+        found = await self._fetch(sql("audit"), tenant, audit_place(before), limit + 1)
+        lines = tuple(AuditLine(row["kind"], row["name"], rows.to_change(row)) for row in found[:limit])
+        return AuditPage(lines, str(found[limit - 1]["seq"]) if len(found) > limit else None)
+
+    async def _tidy(self, limit: int) -> None:
+        """Remove what nobody can see any more; each process that sweeps does it now and then."""
+        await self._fetch(sql("tidy"), self._given_now(), limit)
+
+
+_NOBODY = Audited("", "", "")
+
+
+def _answer(tenant: str, command: PutEntry, row: rows.Row) -> Entry | PenstockError | None:
+    version = row["put_version"]
+    if version is None:
+        return EntryConflict(command.kind, command.name)
+    if command.body is None:
+        return None
+    return Entry(command.kind, tenant, command.name, version, command.body, row["put_at"], row["put_until"])
+
+
+def _entry(row: rows.Row) -> Entry:
+    return Entry(
+        row["kind"], row["tenant"], row["name"], row["version"], JsonText(row["body"]), row["changed_at"],
+        row["expires_at"],
+    )  # fmt: skip

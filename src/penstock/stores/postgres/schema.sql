@@ -2,6 +2,16 @@
 
 CREATE SEQUENCE penstock.record_seq;
 
+CREATE UNLOGGED TABLE penstock.allowance (
+    tenant text NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    remaining double precision NOT NULL,
+    at timestamp with time zone NOT NULL,
+    kept_until timestamp with time zone NOT NULL,
+    CONSTRAINT allowance_pkey PRIMARY KEY (tenant, name)
+) WITH (fillfactor=50);
+CREATE INDEX allowance_kept_until ON penstock.allowance USING btree (kept_until);
+
 CREATE TABLE penstock.attempt (
     seq bigint NOT NULL DEFAULT nextval('penstock.record_seq'::regclass),
     tenant text NOT NULL,
@@ -17,10 +27,15 @@ CREATE TABLE penstock.attempt (
     error text,
     result text,
     logs text,
+    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT attempt_pkey PRIMARY KEY (tenant, job_id, number)
 ) PARTITION BY RANGE (job_id);
+CREATE INDEX attempt_xid ON ONLY penstock.attempt USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
+CREATE TRIGGER gone AFTER DELETE ON penstock.attempt REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
+CREATE TRIGGER stamp BEFORE INSERT ON penstock.attempt FOR EACH ROW WHEN ((new.xid IS NULL)) EXECUTE FUNCTION penstock.stamp();
 
 CREATE TABLE penstock.attempt_default PARTITION OF penstock.attempt DEFAULT;
+CREATE TRIGGER gone AFTER DELETE ON penstock.attempt_default REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
 CREATE TABLE penstock.change (
     seq bigint NOT NULL DEFAULT nextval('penstock.record_seq'::regclass),
@@ -33,10 +48,16 @@ CREATE TABLE penstock.change (
     reason text,
     status text,
     detail json,
+    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT change_pkey PRIMARY KEY (tenant, kind, name, seq)
 ) PARTITION BY RANGE (kind, name);
+CREATE INDEX change_audit ON ONLY penstock.change USING btree (tenant, seq) WHERE (actor !~~ 'rule:%'::text);
+CREATE INDEX change_xid ON ONLY penstock.change USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
+CREATE TRIGGER gone AFTER DELETE ON penstock.change REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
+CREATE TRIGGER stamp BEFORE INSERT ON penstock.change FOR EACH ROW WHEN ((new.xid IS NULL)) EXECUTE FUNCTION penstock.stamp();
 
 CREATE TABLE penstock.change_default PARTITION OF penstock.change DEFAULT;
+CREATE TRIGGER gone AFTER DELETE ON penstock.change_default REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
 CREATE TABLE penstock.done (
     tenant text NOT NULL,
@@ -65,6 +86,31 @@ CREATE TABLE penstock.edge (
 );
 CREATE INDEX edge_by_child ON penstock.edge USING btree (tenant, child_id);
 
+CREATE TABLE penstock.entry (
+    tenant text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    body json NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    CONSTRAINT entry_pkey PRIMARY KEY (name, kind, tenant)
+) WITH (fillfactor=70);
+CREATE INDEX entry_expires_at ON penstock.entry USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX entry_of_kind ON penstock.entry USING btree (kind, tenant);
+
+CREATE TABLE penstock.feed (
+    id text NOT NULL,
+    older bigint NOT NULL,
+    newer bigint NOT NULL,
+    marked_at timestamp with time zone NOT NULL DEFAULT now()
+);
+
+CREATE TABLE penstock.feed_floor (
+    xid bigint NOT NULL
+);
+CREATE INDEX feed_floor_xid ON penstock.feed_floor USING btree (xid);
+
 CREATE TABLE penstock.holder (
     tenant text NOT NULL,
     queue text NOT NULL,
@@ -86,10 +132,14 @@ CREATE TABLE penstock.job (
     options json,
     created_at timestamp with time zone NOT NULL,
     scheduled_at timestamp with time zone NOT NULL,
+    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT job_pkey PRIMARY KEY (tenant, id)
 ) PARTITION BY RANGE (id);
+CREATE INDEX job_xid ON ONLY penstock.job USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
+CREATE TRIGGER gone AFTER DELETE ON penstock.job REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
 CREATE TABLE penstock.job_default PARTITION OF penstock.job DEFAULT;
+CREATE TRIGGER gone AFTER DELETE ON penstock.job_default REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
 CREATE TABLE penstock.key_use (
     tenant text NOT NULL,
@@ -348,6 +398,7 @@ CREATE OR REPLACE FUNCTION penstock.add_day(day date, most integer DEFAULT 1000)
  RETURNS boolean
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
+ SET "penstock.moving" TO 'yes'
 AS $function$
 DECLARE
     lowest uuid := penstock.first_id(day);
@@ -385,6 +436,7 @@ BEGIN
                         INSERT INTO penstock.%1$s_%2$s SELECT * FROM moved', wide, suffix, span);
         EXECUTE format('ALTER TABLE penstock.%1$s ATTACH PARTITION penstock.%1$s_%2$s FOR VALUES %3$s', wide, suffix, bounds);
     END LOOP;
+    PERFORM penstock.mark_feed();
     RETURN true;
 END $function$;
 
@@ -433,9 +485,11 @@ CREATE OR REPLACE FUNCTION penstock.drop_day(day date)
  RETURNS boolean
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
+ SET enable_bitmapscan TO 'on'
 AS $function$
 DECLARE
     suffix text := to_char(day, 'YYYYMMDD');
+    newest bigint;
 BEGIN
     IF to_regclass('penstock.job_' || suffix) IS NULL THEN
         RETURN false;
@@ -446,6 +500,14 @@ BEGIN
     IF penstock.day_is_needed(day) THEN
         RETURN false;
     END IF;
+    -- Only what is new is looked for, by the index: a cursor from before that is too old, whatever it has missed.
+    PERFORM penstock.mark_feed();
+    EXECUTE format('SELECT greatest(f.older - 1,
+                               (SELECT max(xid) FROM penstock.job_%1$s WHERE xid >= f.older),
+                               (SELECT max(xid) FROM penstock.attempt_%1$s WHERE xid >= f.older),
+                               (SELECT max(xid) FROM penstock.change_%1$s WHERE xid >= f.older))
+                    FROM penstock.feed f', suffix) INTO newest;
+    PERFORM penstock.raise_feed_floor(newest);
     -- Now everybody waits, but only for the catalogue: files are removed after the locks are gone.
     LOCK TABLE ONLY penstock.job, ONLY penstock.attempt, ONLY penstock.change IN ACCESS EXCLUSIVE MODE;
     EXECUTE format('DROP TABLE penstock.job_%1$s, penstock.attempt_%1$s, penstock.change_%1$s', suffix);
@@ -794,12 +856,83 @@ BEGIN
 END
 $function$;
 
+CREATE OR REPLACE FUNCTION penstock.events(of_tenant text, after_xid bigint, after_seq bigint, after_id uuid, horizon bigint, most integer)
+ RETURNS TABLE(xid bigint, seq bigint, id uuid, at timestamp with time zone, kind text, name text, what text, queue text, type text, status text, attempt integer, worker text, actor text, error text)
+ LANGUAGE plpgsql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'on'
+ SET enable_sort TO 'on'
+ SET jit TO 'off'
+AS $function$
+#variable_conflict use_column
+DECLARE
+    nobody uuid   := '00000000-0000-0000-0000-000000000000';
+    lowest bigint := after_xid;
+    beyond bigint;
+    width  bigint := 32;
+    found  integer;
+BEGIN
+    -- A few transactions first, then many: who is far behind must not read all that happened since for every page. Not by
+    -- small steps: each reads anew what the index has not summed up yet.
+    WHILE lowest < horizon AND most > 0 LOOP
+        beyond := least(lowest + width, horizon);
+        RETURN QUERY
+        SELECT e.xid, e.seq, e.id, e.at, e.kind, e.name, e.what, coalesce(e.queue, j.queue), coalesce(e.type, j.type),
+               e.status, e.attempt, e.worker, e.actor, e.error
+        FROM (
+            -- IS TRUE: of the indexes only the one on `xid` may be taken.
+            (SELECT j.xid, 0::bigint AS seq, j.id, j.created_at AS at, 'job'::text AS kind, j.id::text AS name, 'enqueued'::text AS what,
+                    j.queue, j.type, NULL::text AS status, NULL::integer AS attempt, NULL::text AS worker, NULL::text AS actor,
+                    NULL::text AS error, NULL::uuid AS job_id
+             FROM penstock.job j
+             WHERE (j.tenant = of_tenant) IS TRUE AND j.xid >= lowest AND j.xid < beyond
+               AND (j.xid, 0, j.id) > (after_xid, after_seq, after_id)
+             ORDER BY j.xid, j.id LIMIT most)
+            UNION ALL
+            (SELECT a.xid, a.seq, nobody, a.ended_at, 'job', a.job_id::text, a.outcome,
+                    NULL, NULL, a.status, a.number, a.worker, NULL, a.error, a.job_id
+             FROM penstock.attempt a
+             WHERE (a.tenant = of_tenant) IS TRUE AND a.xid >= lowest AND a.xid < beyond
+               AND (a.xid, a.seq) > (after_xid, after_seq)
+             ORDER BY a.xid, a.seq LIMIT most)
+            UNION ALL
+            (SELECT c.xid, c.seq, nobody, c.at, c.kind, c.name, c.verb,
+                    CASE c.kind WHEN 'queue' THEN c.name END, NULL, c.status, NULL, NULL, c.actor, NULL,
+                    CASE c.kind WHEN 'job' THEN c.name::uuid END
+             FROM penstock.change c
+             WHERE (c.tenant = of_tenant) IS TRUE AND c.xid >= lowest AND c.xid < beyond
+               AND (c.xid, c.seq) > (after_xid, after_seq)
+             ORDER BY c.xid, c.seq LIMIT most)
+            ORDER BY 1, 2, 3 LIMIT most
+        ) e
+        -- LIMIT keeps it a look-up per event, in the one partition that the job's id belongs to.
+        LEFT JOIN LATERAL (SELECT j.queue, j.type FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = e.job_id LIMIT 1) j ON true
+        ORDER BY e.xid, e.seq, e.id;
+        GET DIAGNOSTICS found = ROW_COUNT;
+        most := most - found;
+        lowest := beyond;
+        width := width * 32;
+    END LOOP;
+END $function$;
+
 CREATE OR REPLACE FUNCTION penstock.first_id(day date)
  RETURNS uuid
  LANGUAGE sql
  IMMUTABLE STRICT
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$ SELECT (lpad(to_hex((day - '1970-01-01'::date) * 86400000::bigint), 12, '0') || repeat('0', 20))::uuid $function$;
+
+CREATE OR REPLACE FUNCTION penstock.gone()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+    PERFORM penstock.raise_feed_floor(max(xid)) FROM gone HAVING max(xid) IS NOT NULL;
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION penstock.hold(of_tenant text, queues text[], priorities smallint[], run_ats timestamp with time zone[])
  RETURNS void
@@ -870,6 +1003,16 @@ AS $function$
     WHERE l.tenant = of_tenant AND l.queue = m.queue AND l.priority = m.priority AND l.floor > m.run_at
 $function$;
 
+CREATE OR REPLACE FUNCTION penstock.mark_feed()
+ RETURNS void
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+    UPDATE penstock.feed SET older = newer, newer = pg_snapshot_xmin(pg_current_snapshot())::text::bigint, marked_at = now()
+    WHERE marked_at < now() - interval '1 day';
+    DELETE FROM penstock.feed_floor WHERE xid < (SELECT max(xid) FROM penstock.feed_floor);
+$function$;
+
 CREATE OR REPLACE FUNCTION penstock.new_id()
  RETURNS uuid
  LANGUAGE sql
@@ -879,6 +1022,69 @@ AS $function$
         PLACING substring(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
     ), 52, 1), 53, 1), 'hex')::uuid
 $function$;
+
+CREATE OR REPLACE FUNCTION penstock.put_entries(of_tenant text, given_now timestamp with time zone, kinds text[], names text[], bodies json[], guards bigint[], seconds double precision[], untils timestamp with time zone[], audit_names text[], verbs text[], actors text[], reasons text[], details json[])
+ RETURNS TABLE(place bigint, put_version bigint, put_at timestamp with time zone, put_until timestamp with time zone)
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    moment  timestamptz := coalesce(given_now, now());
+    one     record;
+    there   penstock.entry;
+    is_held boolean;
+    had     bigint;
+BEGIN
+    -- By name, as everyone does, so that no two wait for each other; of one name in the order given.
+    FOR one IN
+        SELECT *
+        FROM unnest(kinds, names, bodies, guards, seconds, untils, audit_names, verbs, actors, reasons, details)
+            WITH ORDINALITY AS g (kind, name, body, guard, seconds, until, audit_name, verb, actor, reason, detail, place)
+        ORDER BY g.name COLLATE "C", g.kind COLLATE "C", g.place
+    LOOP
+        place := one.place;
+        LOOP
+            -- IS TRUE: only the key may be taken.
+            SELECT * INTO there FROM penstock.entry e
+            WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE
+            FOR UPDATE;
+            is_held := FOUND;
+            had := CASE WHEN is_held AND (there.expires_at > moment) IS NOT FALSE THEN there.version ELSE 0 END;
+            put_version := CASE WHEN one.guard <> had THEN NULL WHEN one.body IS NULL THEN 0 ELSE had + 1 END;
+            put_at := moment;
+            put_until := coalesce(one.until, moment + make_interval(secs => one.seconds));
+            EXIT WHEN put_version IS NULL;
+            IF put_version > 0 AND NOT is_held THEN
+                INSERT INTO penstock.entry (tenant, kind, name, version, body, changed_at, expires_at)
+                VALUES (of_tenant, one.kind, one.name, put_version, one.body, put_at, put_until)
+                ON CONFLICT DO NOTHING;
+                EXIT WHEN FOUND;
+                CONTINUE;  -- somebody was first: look at what is there now
+            END IF;
+            IF put_version > 0 THEN
+                UPDATE penstock.entry e
+                SET version = put_version, body = one.body, changed_at = put_at, expires_at = put_until
+                WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE;
+            ELSE
+                DELETE FROM penstock.entry e
+                WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE;
+            END IF;
+            EXIT;
+        END LOOP;
+        -- Whoever drops what is not there has changed nothing.
+        IF one.actor IS NOT NULL AND (put_version > 0 OR put_version = 0 AND had > 0) THEN
+            INSERT INTO penstock.change (tenant, kind, name, at, verb, actor, reason, detail)
+            VALUES (of_tenant, one.kind, one.audit_name, moment, one.verb, one.actor, one.reason, one.detail);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.raise_feed_floor(newest bigint)
+ RETURNS void
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$ INSERT INTO penstock.feed_floor SELECT newest + 1 WHERE newest >= (SELECT max(xid) FROM penstock.feed_floor) $function$;
 
 CREATE OR REPLACE FUNCTION penstock.refuse(field text, must text, given text)
  RETURNS void
@@ -890,3 +1096,52 @@ BEGIN
         HINT = 'Nothing was enqueued. Correct the field and send it again.';
 END
 $function$;
+
+CREATE OR REPLACE FUNCTION penstock.spend(of_tenant text, given_now timestamp with time zone, names text[], costs double precision[], rates double precision[], bursts double precision[])
+ RETURNS TABLE(place bigint, granted boolean, remains double precision, wait_seconds double precision)
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    moment timestamptz;
+    one    record;
+    there  penstock.allowance;
+BEGIN
+    -- By name, as everyone does, so that no two wait for each other; of one name in the order given.
+    FOR one IN
+        SELECT *
+        FROM unnest(names, costs, rates, bursts) WITH ORDINALITY AS g (name, cost, rate, burst, place)
+        ORDER BY g.name COLLATE "C", g.place
+    LOOP
+        LOOP
+            SELECT * INTO there FROM penstock.allowance a WHERE a.tenant = of_tenant AND a.name = one.name FOR UPDATE;
+            EXIT WHEN FOUND;
+            moment := coalesce(given_now, clock_timestamp());
+            INSERT INTO penstock.allowance (tenant, name, remaining, at, kept_until)
+            VALUES (of_tenant, one.name, one.burst, moment, moment)
+            ON CONFLICT DO NOTHING;
+        END LOOP;
+        -- Only now that nobody else can spend: the lock may have been waited for. It never goes back behind what others saw.
+        moment := greatest(there.at, coalesce(given_now, clock_timestamp()));
+        place := one.place;
+        remains := least(one.burst, there.remaining + one.rate * extract(epoch FROM moment - there.at)::double precision);
+        granted := one.cost <= remains;
+        wait_seconds := CASE WHEN granted THEN 0 ELSE (one.cost - remains) / one.rate END;
+        IF granted THEN  -- who is refused writes nothing: a flood of them must not wear out the row
+            remains := remains - one.cost;
+            UPDATE penstock.allowance a
+            SET remaining = remains, at = moment,
+                -- By the hour: it is indexed, and a change of it would write to all indexes of the row.
+                kept_until = date_trunc('hour', moment + make_interval(secs => (one.burst - remains) / one.rate), 'UTC')
+                             + interval '2 hours'
+            WHERE a.tenant = of_tenant AND a.name = one.name;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.stamp()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$ BEGIN NEW.xid := pg_current_xact_id()::text::bigint; RETURN NEW; END $function$;

@@ -23,6 +23,8 @@ Answers = list[Any]
 
 _TEND_SECONDS = 600
 """How often a process that sweeps looks after the days of the history."""
+_TIDY_SECONDS = 60
+"""How often it removes entries and allowances: nobody sees those that are over, so there is no hurry."""
 
 
 class Timely(Feed):
@@ -31,6 +33,7 @@ class Timely(Feed):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._tend_at = 0.0
+        self._tidy_at = 0.0
 
     # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
 
@@ -121,6 +124,9 @@ class Timely(Feed):
         for tenant in await self._restless(exported_until):
             one = await self._sweep(tenant, limit - swept.pruned, exported_until)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
+        if monotonic() >= self._tidy_at:
+            self._tidy_at = monotonic() + _TIDY_SECONDS
+            await self._tidy(limit)
         if monotonic() >= self._tend_at:
             self._tend_at = monotonic() + _TEND_SECONDS
             await self.tend()

@@ -24,17 +24,17 @@ class Backoff:
     def __init__(
         self, random: Random, first_seconds: float = FIRST_SECONDS, longest_seconds: float = LONGEST_SECONDS
     ) -> None:
+        self.longest_seconds = longest_seconds
         self._random = random
         self._first = first_seconds
-        self._longest = longest_seconds
         self._next = first_seconds
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> float:
-        wait = self._next
-        self._next = min(2 * wait, self._longest)
+        wait = min(self._next, self.longest_seconds)
+        self._next = 2 * wait
         return wait * self._random.uniform(1 - JITTER, 1 + JITTER)
 
     def reset(self) -> None:

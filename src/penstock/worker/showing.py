@@ -1,0 +1,109 @@
+"""Shows a worker to others for as long as it runs. The work never waits for that, and never fails by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import metadata
+
+from msgspec.structs import replace
+
+from penstock.presence import Presence, hide, show
+from penstock.queue import Queue
+from penstock.worker.proc import resident_bytes
+
+EVERY_SECONDS = 20.0
+SHOWN_SECONDS = 60.0
+"""How long it is seen after it last showed itself: one that is killed is seen for as long."""
+PATIENCE_SECONDS = 10.0
+HIDE_SECONDS = 2.0
+
+logger = logging.getLogger("penstock.worker")
+
+
+class Showing:
+    """Puts a worker's presence into the store when it starts, every so often, and when it begins to stop."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        queues: Mapping[str, float],
+        slots: int,
+        stopping: asyncio.Event,
+        doing: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`doing` tells how many handlers run and how many jobs are in reserve."""
+        self._queue = queue
+        self._name = name
+        self._queues = dict(queues)
+        self._slots = slots
+        self._stopping = stopping
+        self._doing = doing
+        self._id = secrets.token_hex(16)
+        self._first: Presence | None = None
+        self._is_failing = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            told = self._stopping.is_set()
+            await self._try(self._show, PATIENCE_SECONDS)
+            if told:
+                await asyncio.sleep(EVERY_SECONDS)
+            else:
+                await self._until_stopping(EVERY_SECONDS)
+
+    async def hide(self) -> None:
+        """Show it no longer. If that cannot be done soon it lapses by itself."""
+        await self._try(lambda: hide(self._queue.store, self._queue.tenant, self._id), HIDE_SECONDS)
+
+    async def _show(self) -> None:
+        queue, (running, reserved) = self._queue, self._doing()
+        if self._first is None:
+            self._first = Presence(
+                self._id, self._name, queue.tenant, self._queues, self._slots, running, reserved,
+                os.getpid(), socket.gethostname(), _version(), started_at=await queue.store.now(),
+            )  # fmt: skip
+        now = replace(
+            self._first,
+            running=running,
+            reserved=reserved,
+            memory_bytes=resident_bytes(),
+            stopping=self._stopping.is_set(),
+        )
+        await show(queue.store, queue.tenant, now, SHOWN_SECONDS)
+
+    async def _until_stopping(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _try(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Whatever happens, it is told once, and the worker works on."""
+        try:
+            async with asyncio.timeout(seconds):
+                await work()
+        except Exception as error:
+            if not self._is_failing:
+                logger.warning(
+                    "worker %s cannot show itself, and goes on unseen (%s)",
+                    self._name,
+                    f"{type(error).__name__}: {error}".rstrip(": "),
+                )
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+
+def _version() -> str:
+    try:
+        return metadata.version("penstock")
+    except metadata.PackageNotFoundError:  # run from its sources
+        return "unknown"
