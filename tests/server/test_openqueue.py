@@ -21,10 +21,10 @@ from openqueue import (
 )
 from openqueue.models import JobStatus
 
+from penstock.core import bounds
 from penstock.core.job import Status
 from penstock.core.ports import Store
 from penstock.queue import Queue
-from penstock.core import bounds
 from penstock.testing import START, FakeClock
 from support.service import ADMIN, serving
 from support.stores import STORES
@@ -429,9 +429,7 @@ class TestRefusals:
             await producer("lease", "emails", "w")
         assert refused.value.response.status_code == 403
 
-    async def test_keeps_to_the_rate_of_a_token(self, new_client: NewClient, store_name: str) -> None:
-        if store_name == "postgres":
-            pytest.skip("spends nothing before the branch `registry` is merged")
+    async def test_keeps_to_the_rate_of_a_token(self, new_client: NewClient) -> None:
         client = await new_client(rate={"limit": 2, "per": 3600, "burst": 2})
         for _ in range(2):
             await client("enqueue", "emails", {})

@@ -27,7 +27,7 @@ from penstock.server import (
 from penstock.server.docs import POLICY, page
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
-from penstock.server.operation import Operation
+from penstock.server.operation import Operation, routes
 from penstock.server.service import Service
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -71,9 +71,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.openapi = openapi  # type: ignore[method-assign]
     app.router.routes.append(Route("/docs", lambda request: docs()))
-    # The longest first: a name may have a slash in it, and must not swallow what follows.
-    in_order = sorted(OPERATIONS, key=lambda operation: operation.path.count("/"), reverse=True)
-    app.router.routes.extend(operation.route(service) for operation in in_order)
+    app.router.routes.extend(routes(OPERATIONS, service))
     app.add_exception_handler(404, no_such_page)
     app.add_exception_handler(405, wrong_method)
     return Edge(app, service)

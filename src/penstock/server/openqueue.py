@@ -42,8 +42,8 @@ from penstock.server.openqueue_wire import (
 )
 from penstock.server.operation import Call, Operation
 from penstock.server.problems import BadRequest
-from penstock.server.producing import keyed
-from penstock.server.working import Holding
+from penstock.server.producing import count, keyed
+from penstock.server.working import Holding, settle_one
 
 PENDING = (Status.WAITING, Status.QUEUED)
 
@@ -67,7 +67,7 @@ async def openqueue_enqueue(call: Call) -> OpenQueueEnqueued:
     asked = keyed(call, _asked(call.body))
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
-    call.service.metrics.submitted(asked.queue, enqueued)
+    count(call, asked.queue, enqueued)
     return OpenQueueEnqueued(enqueued.id)
 
 
@@ -85,7 +85,7 @@ async def openqueue_enqueue_batch(call: Call) -> OpenQueueBatchEnqueued:
             answer, PenstockError
         ):  # none can be refused that was built here, with an id of its own
             raise answer
-        call.service.metrics.submitted(job.queue, answer)
+        count(call, job.queue, answer)
         ids.append(str(answer.id))
     return OpenQueueBatchEnqueued(ids, len(ids))
 
@@ -234,10 +234,9 @@ async def openqueue_heartbeat(call: Call) -> OpenQueueDone:
 
 async def _settle(call: Call, settle: Settle, done: str) -> OpenQueueDone:
     try:
-        settled = await call.service.settle(call.caller.tenant, settle)
+        settled = await settle_one(call, settle)
     except JobNotFound:  # OpenQueue does not tell a job that is gone from a lease that is
         raise LeaseLost(settle.job_id) from None
-    call.service.metrics.settled(settled)
     return OpenQueueDone(settled.job_id, done)
 
 

@@ -25,7 +25,7 @@ async def enqueue_job(call: Call) -> EnqueuedAnswer:
     asked = keyed(call, new_job(new_id(), given(call.body)))
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
-    _count(call, asked.queue, enqueued)
+    count(call, asked.queue, enqueued)
     if enqueued.duplicate is not None:
         call.status = 200
     call.headers["Location"] = f"{call.request.scope.get('root_path', '')}/v1/jobs/{enqueued.id}"
@@ -69,11 +69,12 @@ def _item(call: Call, item: NewJob | PenstockError, answer: Enqueued | PenstockE
     if isinstance(answer, PenstockError):
         return BatchItem(error=problem(answer))
     assert isinstance(item, NewJob)
-    _count(call, item.queue, answer)
+    count(call, item.queue, answer)
     return BatchItem(answer.id, answer.duplicate)
 
 
-def _count(call: Call, queue: str, enqueued: Enqueued) -> None:
+def count(call: Call, queue: str, enqueued: Enqueued) -> None:
+    """Count a job that came in, or came in again."""
     if enqueued.duplicate is Duplicate.IDEMPOTENCY_KEY:
         call.service.metrics.replayed(queue)
     elif enqueued.duplicate is None:
