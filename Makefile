@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := .bench-venv
+LAKE   := $(VENV)/.lake
 
 # The newest PostgreSQL that the system has, and what is worth running on it besides our own.
 SYSTEM_PG    = $(lastword $(shell ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V))
@@ -22,7 +23,7 @@ run: $(READY) ## set up and run everything: database, service, worker, scheduler
 
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
@@ -63,6 +64,12 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Spark comes as source: it is built with what the lock file names, and nothing else.
+$(LAKE): lake.lock | $(READY)
+	@echo "→ adding Spark to $(VENV) (once; about 1 GB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r lake.lock
+	@touch $@
+
 $(PEERS)/.ready: benchmarks/peers.lock
 	@echo "→ setting up $(PEERS) for the benchmark's peers (once)"
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
@@ -71,9 +78,12 @@ $(PEERS)/.ready: benchmarks/peers.lock
 
 lock: ## pin the newest versions of everything, by hash
 	@$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install --quiet uv
-	@.lock-venv/bin/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	@.lock-venv/bin/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
 		--custom-compile-command "make lock" --output-file requirements.lock
+	@.lock-venv/bin/uv pip compile pyproject.toml --extra lake --group lake --constraint requirements.lock --universal \
+		--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
+		--custom-compile-command "make lock" --output-file lake.lock
 	@.lock-venv/bin/uv pip compile benchmarks/peers.in pyproject.toml --extra postgres --constraint requirements.lock \
 		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
 		--custom-compile-command "make lock" --output-file benchmarks/peers.lock

@@ -14,6 +14,7 @@ import pytest
 
 from penstock import bulk
 from penstock.bulk import Action, BulkOperation, BulkRunner, BulkState
+from penstock.core.codec import NULL, decode
 from penstock.core.commands import Filter, Page
 from penstock.core.errors import InvalidInput, OperationNotFound, StoreUnavailable
 from penstock.core.job import JobId, Status
@@ -203,7 +204,7 @@ class TestCarryingOut:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         for name in ("bad", "good"):
-            await enqueue(queue, 1, queue=name)
+            await enqueue(queue, 3, queue=name)
         bad = await bulk.begin(queue, "cancel", {"queue": "bad"})
         good = await bulk.begin(queue, "cancel", {"queue": "good"})
         find = store.find
@@ -215,7 +216,7 @@ class TestCarryingOut:
 
         with monkeypatch.context() as patched:
             patched.setattr(store, "find", failing)
-            await carry_out(runner := BulkRunner(store))
+            await carry_out(runner := BulkRunner(store, at_once=1))
         assert (await bulk.get(queue, good.id)).state is BulkState.DONE
         assert [record.getMessage() for record in caplog.records] == [
             f"operation {bad.id} of tenant default failed, and is tried again"
@@ -454,6 +455,20 @@ class TestLooking:
         assert [one.id for one in await bulk.operations(queue)] == [left.id]
         with pytest.raises(OperationNotFound, match=over.id):
             await bulk.get(queue, over.id)
+
+    async def test_the_audit_log_has_who_began_and_who_ended_what(self, queue: Queue, store: Store) -> None:
+        begun = await bulk.begin(
+            queue, "redrive", {"status": "dead", "queue": "emails"}, reason="mail is back"
+        )
+        await bulk.abort(queue.for_tenant("default", actor="grace"), begun.id)
+        await bulk.abort(queue, begun.id)
+        lines = (await store.audit("default", limit=10)).lines
+        assert [(line.kind, line.name, line.change.verb, line.change.actor) for line in lines] == [
+            ("bulk", begun.id, "bulk abort", "grace"),
+            ("bulk", begun.id, "bulk redrive", "ada"),
+        ]
+        assert lines[1].change.reason == "mail is back"
+        assert decode(lines[1].change.detail or NULL) == {"statuses": ["dead"], "queue": "emails"}
 
     async def test_its_filter_reads_back_as_it_was_given(self, queue: Queue) -> None:
         conditions = {

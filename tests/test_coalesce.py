@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.coalesce import Coalesce
-from penstock.core.errors import LeaseLost, StoreUnavailable
+from penstock.coalesce import MOST_RIDING, Coalesce, Groups
+from penstock.core.errors import InvalidInput, LeaseLost, PenstockError, StoreUnavailable
 
 
 class Doubler:
@@ -576,3 +576,56 @@ class TestLoops:
         until_done(coalesce.close)
         self.tasks.clear()
         gc.collect()
+
+
+class Told:
+    """Answers each text with its tenant before it; refuses what is too long, and the whole call for what is empty."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, list[str]]] = []
+
+    async def __call__(self, tenant: str, items: Sequence[str]) -> list[str | PenstockError]:
+        self.batches.append((tenant, list(items)))
+        await asyncio.sleep(0)
+        if "" in items:
+            raise InvalidInput("text", "be given", "")
+        return [LeaseLost(item) if len(item) > 3 else f"{tenant} {item}" for item in items]
+
+
+class TestGroups:
+    async def test_singles_and_lists_go_together_and_lists_stay_whole(self) -> None:
+        told = Told()
+        groups: Groups[str, str] = Groups(told, 2)
+        first, [second, refused, third], fourth, none = await asyncio.gather(
+            groups("t", "a"), groups.many("t", ["b", "long", "c"]), groups("t", "d"), groups.many("t", [])
+        )
+        assert told.batches == [("t", ["a", "b", "long", "c", "d"])]
+        assert (first, second, third, fourth) == ("t a", "t b", "t c", "t d")
+        assert isinstance(refused, LeaseLost)
+        assert none == []
+
+    async def test_a_single_call_raises_its_error(self) -> None:
+        groups: Groups[str, str] = Groups(Told(), 1)
+        with pytest.raises(LeaseLost):
+            await groups("t", "long")
+
+    async def test_tenants_are_kept_apart(self) -> None:
+        told = Told()
+        groups: Groups[str, str] = Groups(told, 1)
+        assert [*await asyncio.gather(groups("t", "a"), groups("u", "a"))] == ["t a", "u a"]
+        assert told.batches == [("t", ["a"]), ("u", ["a"])]
+
+    async def test_a_long_list_goes_by_itself(self) -> None:
+        told = Told()
+        groups: Groups[str, str] = Groups(told, 1)
+        await asyncio.gather(groups("t", "a"), groups.many("t", ["b"] * (MOST_RIDING + 1)))
+        assert sorted(len(items) for _, items in told.batches) == [1, MOST_RIDING + 1]
+
+    async def test_a_call_refused_for_one_callers_value_is_asked_again_for_the_others(self) -> None:
+        groups: Groups[str, str] = Groups(Told(), 1)
+        good, bad, fine = await asyncio.gather(
+            groups("t", "a"), groups("t", ""), groups.many("t", ["b", "c"]), return_exceptions=True
+        )
+        assert good == "t a"
+        assert isinstance(bad, InvalidInput)
+        assert fine == ["t b", "t c"]

@@ -213,7 +213,7 @@ class TestNotDue:
 
     async def test_it_is_tried_again_later(self, queue: Queue) -> None:
         await worker(queue)
-        job = await enqueue(queue, retry=Retry.fixed(90))
+        job = await enqueue(queue, retry=Retry.fixed(90), expires_in=60)  # which it need not fear any more
         [leased] = await queue.lease(worker="w1")
         await queue.nack(leased, "smtp says no")
         [reason] = await told(queue, job, "not_due")
@@ -363,6 +363,23 @@ class TestOrderingKey:
         assert reason.facts["jobs"] == [
             {"id": first, "status": "running", "worker": "w1", "since": "2026-01-01T12:00:00+00:00"}
         ]
+
+    async def test_another_runs_that_would_have_come_later(self, queue: Queue, clock: FakeClock) -> None:
+        await worker(queue)
+        first = await enqueue(queue, ordering_key="k")
+        await queue.lease(worker="w1")
+        job = await enqueue(queue, ordering_key="k", run_at=START - timedelta(hours=1))
+        [reason] = await told(queue, job, "ordering_key")
+        assert reason.facts["jobs"][0]["id"] == first
+
+    async def test_no_rate_is_blamed_for_it(self, queue: Queue, clock: FakeClock) -> None:
+        await worker(queue)
+        await queue.configure("default", rate=Rate(1_000))
+        await enqueue(queue, ordering_key="k")
+        job = await enqueue(queue, ordering_key="k")
+        await queue.lease(worker="w1")
+        clock.advance(seconds=1)
+        await told(queue, job, "ordering_key")
 
     async def test_another_is_held(self, queue: Queue) -> None:
         await worker(queue)

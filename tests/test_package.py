@@ -41,10 +41,22 @@ def extras() -> set[str]:
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
-    return modules_after("import penstock")
+    return modules_after("from penstock import *")
 
 
 class TestImport:
+    def test_alone_brings_nothing_in(self) -> None:
+        """So that `penstock --help` comes at once; names are imported when they are first asked for."""
+        loaded = modules_after("import penstock")
+        assert [name for name in loaded if name.startswith("penstock.")] == []
+        assert "asyncio" not in loaded
+
+    def test_names_are_found_when_they_are_asked_for(self) -> None:
+        assert {name for name in penstock.__all__ if getattr(penstock, name) is None} == set()
+        assert {*penstock._HOME_OF} == {*penstock.__all__} <= {*dir(penstock)}
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            penstock.nonsense  # noqa: B018
+
     def test_brings_the_package_in(self, loaded: set[str]) -> None:
         assert {"penstock", "penstock.queue", "penstock.core.machine", "penstock.stores.memory"} <= loaded
 

@@ -119,7 +119,10 @@ async def begin(
         new_id(), doing, replace(filter, created_before=until), BulkState.RUNNING, queue.actor, said, now
     )
     audit = Audited(operation.id, f"bulk {doing}", queue.actor, said, _detail(filter))
-    await _put(queue.store, queue.tenant, _Kept(operation), version=0, audit=audit)
+    try:
+        await _put(queue.store, queue.tenant, _Kept(operation), version=0, audit=audit)
+    except EntryConflict:
+        pass  # nobody else knows this id: the store did it, lost its answer, and tried again
     queue.store.wakeups.wake(EVERYONE, [BULK])
     return operation
 

@@ -11,10 +11,17 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from itertools import islice
 from typing import Generic, TypeVar
+
+from penstock.core.errors import InvalidInput, PenstockError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+MOST_GROUPS = 1_000
+MOST_RIDING = 100
+"""Longer lists go by themselves: they have nothing to gain from company, and would hold it up."""
 
 _CLOSED = "this Coalesce is closed"
 _BROKEN_OFF = "the batch was broken off, as when its event loop ends; it may have taken effect or not"
@@ -183,3 +190,62 @@ def _broken_off(cause: BaseException | None) -> Exception:
     error = RuntimeError(_BROKEN_OFF)
     error.__cause__ = cause
     return error
+
+
+class Groups(Generic[Item, Answer]):
+    """A `Coalesce` for each tenant that calls. A list rides along as one, so that its items keep their order."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, Sequence[Item]], Awaitable[Sequence[Answer | PenstockError]]],
+        at_once: int,
+    ) -> None:
+        self._ask = ask
+        self._at_once = at_once
+        self._groups: dict[str, Coalesce[Sequence[Item], Sequence[Answer | PenstockError]]] = {}
+
+    async def __call__(self, tenant: str, item: Item) -> Answer:
+        """The answer to one item, raised if it is an error."""
+        [answer] = await self._group(tenant)((item,))
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    async def many(self, tenant: str, items: Sequence[Item]) -> Sequence[Answer | PenstockError]:
+        """The answers to a list, each a value or an error."""
+        if not items:
+            return []
+        if len(items) > MOST_RIDING:
+            return await self._ask(tenant, items)
+        return await self._group(tenant)(items)
+
+    def _group(self, tenant: str) -> Coalesce[Sequence[Item], Sequence[Answer | PenstockError]]:
+        group = self._groups.get(tenant)
+        if group is None:
+            if len(self._groups) >= MOST_GROUPS:
+                self._groups.clear()  # those under way are held by their callers
+            group = self._groups[tenant] = Coalesce(
+                lambda lists: self._ask_all(tenant, lists), at_once=self._at_once
+            )
+        return group
+
+    async def _ask_all(
+        self, tenant: str, lists: Sequence[Sequence[Item]]
+    ) -> Sequence[Sequence[Answer | PenstockError] | Exception]:
+        try:
+            answers = await self._ask(tenant, [item for one in lists for item in one])
+        except InvalidInput:
+            if len(lists) == 1:
+                raise
+            # Somebody sent what cannot be taken, and all were refused for it: the others are not to suffer.
+            return [await self._ask_alone(tenant, one) for one in lists]
+        given = iter(answers)
+        return [list(islice(given, len(one))) for one in lists]
+
+    async def _ask_alone(
+        self, tenant: str, items: Sequence[Item]
+    ) -> Sequence[Answer | PenstockError] | Exception:
+        try:
+            return await self._ask(tenant, items)
+        except Exception as error:
+            return error

@@ -295,38 +295,55 @@ class Queue:
         return _value(await self.store.redrive(self.tenant, [command]))
 
     async def cancel_matching(
-        self, reason: str | None = None, *, dry_run: bool = False, **conditions: Any
+        self,
+        reason: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], object] | None = None,
+        **conditions: Any,
     ) -> Bulk:
-        """Cancel all jobs that match, page by page; `dry_run` only counts them."""
+        """Cancel all jobs that match, page by page; `dry_run` only counts them, `progress` hears how many so far."""
 
         def cancel(jobs: Sequence[Job]) -> Any:
             commands = [CancelJob(job.id, self.actor, _reason(reason)) for job in jobs]
             return self.store.cancel(self.tenant, commands)
 
-        return await self._bulk(cancel, new_filter(conditions), dry_run)
+        return await self._bulk(cancel, new_filter(conditions), dry_run, progress)
 
     async def redrive_matching(
-        self, reason: str | None = None, *, dry_run: bool = False, **conditions: Any
+        self,
+        reason: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], object] | None = None,
+        **conditions: Any,
     ) -> Bulk:
-        """Bring back all jobs that match, page by page; `dry_run` only counts them."""
+        """Bring back all jobs that match, page by page; `dry_run` only counts them, `progress` hears how many so far."""
 
         def redrive(jobs: Sequence[Job]) -> Any:
             commands = [RedriveJob(job.id, self.actor, _reason(reason)) for job in jobs]
             return self.store.redrive(self.tenant, commands)
 
-        return await self._bulk(redrive, new_filter(conditions), dry_run)
+        return await self._bulk(redrive, new_filter(conditions), dry_run, progress)
 
-    async def _bulk(self, act: Callable[[Sequence[Job]], Any], filter: Filter, dry_run: bool) -> Bulk:
+    async def _bulk(
+        self,
+        act: Callable[[Sequence[Job]], Any],
+        filter: Filter,
+        dry_run: bool,
+        progress: Callable[[int], object] | None,
+    ) -> Bulk:
         matched = changed = 0
         refused: list[PenstockError] = []
         async for page in self._pages(filter):
             matched += len(page.jobs)
-            if dry_run or not page.jobs:
-                continue
-            answers = await act(page.jobs)
-            errors = [answer for answer in answers if isinstance(answer, PenstockError)]
-            changed += len(answers) - len(errors)
-            refused += errors[: 100 - len(refused)]
+            if page.jobs and not dry_run:
+                answers = await act(page.jobs)
+                errors = [answer for answer in answers if isinstance(answer, PenstockError)]
+                changed += len(answers) - len(errors)
+                refused += errors[: 100 - len(refused)]
+            if progress is not None:
+                progress(matched)
         return Bulk(matched, changed, tuple(refused))
 
     async def configure(self, queue: str, *, reason: str | None = None, **changes: Any) -> QueueSettings:

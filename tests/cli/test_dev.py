@@ -32,7 +32,8 @@ class Dev:
         )  # fmt: skip
         self.said: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
 
     def _read(self) -> None:
         assert self._child.stdout is not None
@@ -69,6 +70,9 @@ class Dev:
         if self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait(LONG)
+        self._reading.join(LONG)
+        assert self._child.stdout is not None
+        self._child.stdout.close()
 
 
 @contextmanager
@@ -139,6 +143,6 @@ def test_a_port_that_is_taken_is_told_plainly(tmp_path: Path) -> None:
     with dev(tmp_path, "--no-worker") as running:
         port = running.says(r"up at http://[\d.]+:(\d+)")
         other = running.penstock("serve", "--port", port)
-        assert other.returncode == 1
+        assert other.returncode == 2
         assert "that is free" in other.stderr
         assert "Traceback" not in other.stderr

@@ -189,18 +189,18 @@ class TestRefusals:
     @pytest.mark.parametrize("how", [[], ["--check"], ["--sql"]], ids=str)
     def test_a_server_that_is_not_there(self, how: list[str]) -> None:
         done = penstock_migrate(*how, "--url", NOBODY_LISTENS)
-        assert (done.returncode, done.stdout) == (3, "")
+        assert (done.returncode, done.stdout) == (5, "")
         assert "cannot connect" in done.stderr
         assert "secret" not in done.stderr
 
     def test_a_database_that_is_not_there(self, embedded: Embedded) -> None:
         done = penstock_migrate("--url", f"{embedded.url}_of_dreams")
-        assert (done.returncode, done.stdout) == (3, "")
+        assert (done.returncode, done.stdout) == (5, "")
         assert "does not exist" in done.stderr
 
     def test_an_embedded_server_that_cannot_start(self, tmp_path: Path) -> None:
         done = penstock_migrate(cwd=tmp_path, PENSTOCK_PG_BIN=str(tmp_path))
-        assert (done.returncode, done.stdout) == (3, "")
+        assert (done.returncode, done.stdout) == (5, "")
         assert "PENSTOCK_PG_BIN" in done.stderr
 
     @pytest.mark.parametrize(

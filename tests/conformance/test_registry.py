@@ -251,6 +251,14 @@ class TestAudit:
         assert (await queue.history("thing-1", "thing")).records == ()
         assert (await store.audit("default", limit=10)).lines == ()
 
+    async def test_a_batch_is_told_in_its_order(self, store: Store) -> None:
+        names = ["c", "a", "b", "a"]
+        await store.put_entries(
+            "default", [PutEntry("thing", name, ONE, audit=by("ada", name=name)) for name in names]
+        )
+        lines = (await store.audit("default", limit=10)).lines
+        assert [line.name for line in lines] == names[::-1]
+
     async def test_an_entry_changed_without_audit_leaves_no_trace(self, store: Store) -> None:
         await put(store)
         assert (await store.audit("default", limit=10)).lines == ()

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from penstock.queue import Queue
 from penstock.scheduler import Scheduler
 from penstock.stores.postgres.rules import sql
-from support.postgres import EmptyPostgresStore
-
-
-class CountingStore(EmptyPostgresStore):
-    """Knows how many statements were sent."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.statements: list[str] = []
-
-    async def _with_connection(self, work: Any) -> Any:
-        async def counted(connection: Any) -> Any:
-            with connection.query_logger(lambda record: self.statements.append(record.query)):
-                return await work(connection)
-
-        return await super()._with_connection(counted)
+from support.postgres import CountingStore
 
 
 @pytest.fixture

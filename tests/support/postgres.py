@@ -108,6 +108,21 @@ class EmptyPostgresStore(PostgresStore):
         return await super().pool()
 
 
+class CountingStore(EmptyPostgresStore):
+    """Knows how many statements were sent."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.statements: list[str] = []
+
+    async def _with_connection(self, work: Any) -> Any:
+        async def counted(connection: Any) -> Any:
+            with connection.query_logger(lambda record: self.statements.append(record.query)):
+                return await work(connection)
+
+        return await super()._with_connection(counted)
+
+
 class SqlEnqueuingStore(EmptyPostgresStore):
     """The store with jobs put in as other drivers do it: by the function in the database."""
 

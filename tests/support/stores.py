@@ -8,9 +8,11 @@ from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
 from support.postgres import EmptyPostgresStore, SqlEnqueuingStore
+from support.service import ServedMemoryStore
 
 STORES: dict[str, Callable[[FakeClock], Store]] = {
     "memory": MemoryStore,
     "postgres": EmptyPostgresStore,
     "sql": SqlEnqueuingStore,
+    "remote": ServedMemoryStore,
 }

@@ -23,7 +23,9 @@ from penstock.stores.wakeups.polling import NoWakeups
 from penstock.worker import showing
 from penstock.worker.handlers import make_handler
 from penstock.worker.proc import resident_bytes
+from penstock.worker.showing import Showing
 from penstock.worker.worker import Worker
+from support.postgres import CountingStore
 from support.working import LONG, Running, Work, until
 
 
@@ -83,6 +85,16 @@ async def test_it_shows_itself_again_and_again(
             return shown.seen_at != first.seen_at and shown.started_at == first.started_at
 
         await until(later)
+
+
+async def test_it_costs_one_statement_each_time() -> None:
+    store = CountingStore()
+    shown = Showing(penstock.Queue(store), "w1", {"default": 1.0}, 10, asyncio.Event(), lambda: (0, 0))
+    await shown._show()
+    store.statements.clear()
+    await shown._show()
+    assert len(store.statements) == 1
+    await store.close()
 
 
 class DeafStore(MemoryStore):

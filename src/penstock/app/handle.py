@@ -12,6 +12,7 @@ from penstock.core.codec import decode
 from penstock.core.commands import Changed, Duplicate
 from penstock.core.errors import JobFailed
 from penstock.core.job import Job, JobId, Status
+from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
 
 if TYPE_CHECKING:
@@ -49,17 +50,7 @@ class JobHandle:
 
     async def wait(self, timeout: float | None = None) -> Job:
         """Wait until the job has ended, one way or another; TimeoutError if that takes longer."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for pause in Backoff(Random(), LOOK_SECONDS, LONGEST_SECONDS):
-            job = await self.job()
-            if job.status in (Status.SUCCEEDED, Status.DEAD, Status.HELD, Status.CANCELLED):
-                return job
-            if deadline is not None and time.monotonic() + pause > deadline:
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"job {self.id} is still {job.status} after {timeout:g} seconds")
-                pause = deadline - time.monotonic()
-            await asyncio.sleep(max(0.0, pause))
-        raise AssertionError("a back-off never ends")
+        return await ended(self._app.queue, self.id, timeout)
 
     async def result(self, timeout: float | None = None) -> Any:
         """What the handler returned. Raises JobFailed if the job ended any other way than well, TimeoutError if it takes longer."""
@@ -71,3 +62,18 @@ class JobHandle:
     async def cancel(self, reason: str | None = None) -> Changed:
         """Cancel the job, or ask it to stop if it runs."""
         return await self._app.queue.cancel(self.id, reason)
+
+
+async def ended(queue: Queue, job_id: str, timeout: float | None = None) -> Job:
+    """Wait until a job has ended, one way or another; TimeoutError if that takes longer."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for pause in Backoff(Random(), LOOK_SECONDS, LONGEST_SECONDS):
+        job = await queue.get(job_id)
+        if job.status in (Status.SUCCEEDED, Status.DEAD, Status.HELD, Status.CANCELLED):
+            return job
+        if deadline is not None and time.monotonic() + pause > deadline:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"job {job_id} is still {job.status} after {timeout:g} seconds")
+            pause = deadline - time.monotonic()
+        await asyncio.sleep(max(0.0, pause))
+    raise AssertionError("a back-off never ends")

@@ -19,7 +19,7 @@ from penstock.app.handle import JobHandle
 from penstock.app.job_type import JobType
 from penstock.app.sync import Portal, Sync
 from penstock.coalesce import Coalesce
-from penstock.connect import Address, connect, locate
+from penstock.connecting import Address, connect, locate
 from penstock.core import bounds, codec
 from penstock.core.codec import JsonText
 from penstock.core.commands import Beat, Enqueued, Leased, Settled

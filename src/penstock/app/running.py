@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.declared import apply_queue_settings
+from penstock.core.errors import Forbidden
 from penstock.queue import Queue
 from penstock.scheduler.reconcile import Declaration, reconcile
 from penstock.scheduler.scheduler import Scheduler
@@ -39,12 +40,13 @@ async def run_worker(
     """Run jobs until SIGTERM or SIGINT; a second one hurries. Returns how it ended.
 
     `queues` names queues, or patterns, with weights: "emails=3,reports*"; by default those of the handlers. `scheduler`
-    says whether schedules may fire from here: of all processes that may, one does. Signals are
+    says whether schedules may fire from here: of all processes that may, one does; a service does it by itself. Signals are
     handled if this is the main thread, unless said otherwise; without them, `on_start` gets the worker, to `stop()` it.
     `listen`, such as "127.0.0.1:9100" or ":9100", is where it answers /livez, /readyz and /metrics.
     """
     queue = app.queue
-    await apply_declarations(app)
+    await _apply_if_allowed(app)
+    scheduler = scheduler and not getattr(queue.store, "sees_to_time", False)
     worker = Worker(
         queue,
         app.handlers,
@@ -100,6 +102,16 @@ async def apply_declarations(app: Penstock) -> None:
     await apply_queue_settings(app.queue, app.queue_settings, app.name)
     declared = [Declaration(name, **schedule) for name, schedule in app.schedules.items()]
     await reconcile(app.queue, declared, app.name)
+
+
+async def _apply_if_allowed(app: Penstock) -> None:
+    """A worker on a service may have a token that is good for jobs alone: then others set queues and schedules."""
+    try:
+        await apply_declarations(app)
+    except Forbidden as error:
+        is_any = app.schedules or any(app.queue_settings.values())
+        level = logging.WARNING if is_any else logging.DEBUG
+        logger.log(level, "what the code declares of queues and schedules was not applied: %s", error)
 
 
 @asynccontextmanager

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from penstock import Leased, NewJob, Queue, Retry, Status, connect
+from penstock.cli.output import output_option
 from penstock.core.codec import decode
 from penstock.core.commands import Settle
 from penstock.core.job import Attempt, Change, Job, Record
@@ -34,8 +36,15 @@ class Story:
     report: str
 
 
-def run(jobs: int, seed: int, *, as_json: bool) -> None:
-    asyncio.run(_run(jobs, seed, as_json))
+@click.command()
+@click.option(
+    "--jobs", default=2_000, show_default=True, type=click.IntRange(10, 100_000), help="How many jobs to run."
+)
+@click.option("--seed", default=1, show_default=True, help="Decides which jobs fail.")
+@output_option("table", "json")
+def demo(jobs: int, seed: int, output: str) -> None:
+    """Run jobs through a queue in memory: retries, a crashed worker, limits, a flow; and tell what happened."""
+    asyncio.run(_run(jobs, seed, output == "json"))
 
 
 async def _run(jobs: int, seed: int, as_json: bool) -> None:

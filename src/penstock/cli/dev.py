@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,7 +29,7 @@ from penstock.cli.main import logging_options
 )
 @click.option("--token", help="The token to use; by default one is made for this folder and kept.")
 @click.option("--no-worker", is_flag=True, help="Run no jobs here.")
-@logging_options
+@partial(logging_options, default="warning")
 def dev(target: str | None, host: str, port: int, data: Path, token: str | None, no_worker: bool) -> None:
     """Everything in one command: database, service, worker and scheduler, for your own machine.
 
@@ -38,19 +39,15 @@ def dev(target: str | None, host: str, port: int, data: Path, token: str | None,
     import os
 
     from penstock.cli.developing import run
-    from penstock.connect import Address
-    from penstock.core.errors import PenstockError
+    from penstock.connecting import Address
 
     url = os.environ.get("PENSTOCK_URL")
-    try:
-        run(
-            target,
-            None if url is None else Address(url),
-            data=data,
-            host=host,
-            port=port,
-            token=token,
-            worker=not no_worker,
-        )
-    except PenstockError as error:
-        raise click.ClickException(error.message) from None
+    run(
+        target,
+        None if url is None else Address(url),
+        data=data,
+        host=host,
+        port=port,
+        token=token,
+        worker=not no_worker,
+    )

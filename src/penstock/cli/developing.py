@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.cli.reloading import Saved
 from penstock.cli.worker import WATCHED
-from penstock.connect import Address, connect
+from penstock.connecting import Address, connect
 
 DEMO = "penstock.cli.dev_app:app"
 LOOK_SECONDS = 0.4
@@ -60,14 +60,13 @@ def _locate(where: Address | None, data: Path) -> Address:
 async def _dev(
     target: str | None, here: Address, data: Path, listening: Any, token: str | None, worker: bool
 ) -> None:
-    from penstock.access import Access
     from penstock.cli.serving import ensure_token, service_on, until_signal
     from penstock.server.run import address
 
     stopping = until_signal()
     secret = token or _kept_secret(data)
     async with connect(here.url, actor="service", migrates=here.migrates) as queue:
-        await ensure_token(Access(queue.store), secret)
+        await ensure_token(queue, secret)
         async with service_on(queue, listening, scheduler=True):
             _greet(address(listening), secret, here, data, target, worker)
             async with (

@@ -6,11 +6,12 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from enum import IntEnum
 from typing import NoReturn
 
 import asyncpg
+import click
 
+from penstock.cli.exits import Exit
 from penstock.stores.postgres.embedded import EmbeddedError, start_async
 from penstock.stores.postgres.migrate import (
     Connection,
@@ -26,14 +27,25 @@ from penstock.stores.postgres.migrate import (
 CONNECT_SECONDS = 10
 
 
-class Exit(IntEnum):
-    """What the end of the command tells a script."""
+@click.command("migrate")
+@click.option(
+    "--url", envvar="PENSTOCK_URL", help="The store, postgresql://…; without it, the embedded server."
+)
+@click.option(
+    "--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it; without a URL, all of it."
+)
+@click.option(
+    "--check", is_flag=True, help="Change nothing; list what is pending, and exit with 1 if anything is."
+)
+def command(url: str | None, as_sql: bool, check: bool) -> None:
+    """Bring the PostgreSQL schema up to date. Any number of processes may do so at once.
 
-    OK = 0
-    PENDING = 1
-    USAGE = 2
-    NO_CONNECTION = 3
-    REFUSED = 4
+    Exits with 0 when it is, 1 when migrations are pending, 2 on wrong usage, 5 without a connection, and 4 when
+    the database is refused: a newer version of penstock has migrated it.
+    """
+    if as_sql and check:
+        raise click.UsageError("--sql and --check exclude each other")
+    run(url, as_sql=as_sql, check=check)
 
 
 def run(url: str | None, *, as_sql: bool, check: bool) -> NoReturn:
@@ -43,11 +55,11 @@ def run(url: str | None, *, as_sql: bool, check: bool) -> NoReturn:
     try:
         sys.exit(asyncio.run(_run(url, as_sql, check)))
     except MigrationFailed as error:
-        _leave(Exit.PENDING, error)
+        _leave(Exit.FAILED, error)
     except SchemaError as error:
         _leave(Exit.REFUSED, error)
     except (OSError, asyncpg.PostgresConnectionError) as error:
-        _leave(Exit.NO_CONNECTION, f"lost the connection: {error}")
+        _leave(Exit.UNREACHABLE, f"lost the connection: {error}")
     except asyncpg.PostgresError as error:
         _leave(Exit.REFUSED, error)
 
@@ -64,7 +76,7 @@ async def _run(url: str | None, as_sql: bool, check: bool) -> Exit:
             lacking = await pending(connection)
             for each in lacking:
                 print(each.label)
-            return Exit.PENDING if lacking else Exit.OK
+            return Exit.FAILED if lacking else Exit.OK
         else:
             _warn(await migrate(connection, on_applied=_tell))
             print("the schema is up to date")
@@ -89,7 +101,7 @@ async def _connected(url: str | None) -> AsyncIterator[Connection]:
         try:
             server = await start_async()
         except EmbeddedError as error:
-            _leave(Exit.NO_CONNECTION, error)
+            _leave(Exit.UNREACHABLE, error)
         async with server, _connected(server.url) as connection:
             yield connection
         return
@@ -105,9 +117,9 @@ async def _connect(url: str) -> asyncpg.Connection[asyncpg.Record]:
         # No statement cache: behind a pooler a prepared statement may be gone, or somebody else's.
         return await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
     except TimeoutError:
-        _leave(Exit.NO_CONNECTION, f"cannot connect: no answer within {CONNECT_SECONDS} seconds")
+        _leave(Exit.UNREACHABLE, f"cannot connect: no answer within {CONNECT_SECONDS} seconds")
     except (OSError, asyncpg.PostgresError) as error:
-        _leave(Exit.NO_CONNECTION, f"cannot connect: {error}")
+        _leave(Exit.UNREACHABLE, f"cannot connect: {error}")
     except ValueError as error:
         _leave(Exit.USAGE, f"cannot read the URL: {error}")
 

@@ -62,8 +62,7 @@ def serve(
     taken, waiting requests are let go, what is under way is answered.
     """
     from penstock.cli.serving import run
-    from penstock.connect import locate
-    from penstock.core.errors import PenstockError
+    from penstock.connecting import locate
     from penstock.core.limits import Rate
 
     rate = None
@@ -75,10 +74,7 @@ def serve(
             raise click.UsageError(
                 "--tenant-rate is like 1000/60: so many requests in so many seconds"
             ) from None
-    try:
-        run(
-            locate(url), host=host, port=port, token=token, scheduler=scheduler, tenant_rate=rate,
-            most_bytes=max_body * 1_048_576, needs_idempotency_key=require_idempotency_key,
-        )  # fmt: skip
-    except PenstockError as error:
-        raise click.ClickException(error.message) from None
+    run(
+        locate(url), host=host, port=port, token=token, scheduler=scheduler, tenant_rate=rate,
+        most_bytes=max_body * 1_048_576, needs_idempotency_key=require_idempotency_key,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from penstock.access import Access
-from penstock.connect import Address, connect
+from penstock.connecting import Address, connect
 from penstock.core.limits import Rate
 from penstock.core.registry import ALL_TENANTS
 from penstock.queue import Queue
@@ -43,11 +43,12 @@ async def service_on(
         yield service
 
 
-async def ensure_token(access: Access, secret: str | None, *, tenant: str = "default") -> str | None:
+async def ensure_token(queue: Queue, secret: str | None, *, tenant: str = "default") -> str | None:
     """See to it that somebody can get in: with the token given, or with a new one if there is none at all.
 
     Returns a secret that was made here and is to be shown, once.
     """
+    access = Access(queue.store)
     if secret is not None:
         await access.create(tenant, "from the command line", ["admin"], actor="cli:serve", secret=secret)
         return None
@@ -77,7 +78,7 @@ def run(
     async def serve() -> None:
         stopping = until_signal()
         async with connect(where.url, actor="service", migrates=where.migrates) as queue:
-            made = await ensure_token(Access(queue.store), token)
+            made = await ensure_token(queue, token)
             async with service_on(
                 queue, listening, scheduler=scheduler, tenant_rate=tenant_rate, most_bytes=most_bytes,
                 needs_idempotency_key=needs_idempotency_key,

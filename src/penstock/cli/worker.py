@@ -13,8 +13,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from penstock import Penstock
 from penstock.app.running import run_worker
+from penstock.cli.loading import load_app
+from penstock.cli.main import logging_options
 from penstock.worker.worker import Stopped, Worker
 
 logger = logging.getLogger("penstock")
@@ -23,6 +27,84 @@ WATCHED = "PENSTOCK_WATCHED"
 """The number of a worker whose parent watches over it: it ends when its standard input does, and so with its parent."""
 CRASHED = 70
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "-q",
+    "--queues",
+    help="Queues or patterns, with weights: emails=3,reports*. By default, those of the handlers.",
+)
+@click.option(
+    "-c",
+    "--concurrency",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Handlers at once, in each process.",
+)
+@click.option(
+    "-p", "--processes", default=1, show_default=True, type=click.IntRange(1, 256), help="Worker processes."
+)
+@click.option(
+    "--grace",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds that running handlers have to finish after SIGTERM.",
+)
+@click.option(
+    "--lease", type=click.FloatRange(1), help="Seconds of a lease; by default, what each queue is set to."
+)
+@click.option(
+    "--scheduler/--no-scheduler",
+    default=True,
+    show_default=True,
+    help="Whether schedules may fire from here; of all who may, one does.",
+)
+@click.option(
+    "--listen",
+    metavar="[HOST]:PORT",
+    help="Where to answer /livez, /readyz and /metrics; of several processes, the second on the next port, and so on.",
+)
+@click.option("--name", help="What this worker is called; by default, host and process.")
+@logging_options
+def worker(
+    target: str,
+    queues: str | None,
+    concurrency: int,
+    processes: int,
+    grace: float,
+    lease: float | None,
+    scheduler: bool,
+    listen: str | None,
+    name: str | None,
+) -> None:
+    """Run the jobs of an app.
+
+    SIGTERM or Ctrl-C: lease no more, give back what has not begun, let running handlers finish within the grace period, then
+    cancel them and give their jobs back. A second signal hurries. Exits with 0 when all had finished, 3 when the grace
+    period was over, 4 when it was hurried, 70 when a process crashed while it ended.
+    """
+    app = load_app(target)
+    if processes > 1:
+        if name is not None:
+            raise click.UsageError("--name is for one process: each worker has a name of its own")
+        command = [sys.executable, "-m", "penstock", *sys.argv[1:], "--processes", "1"]
+        leave(Watch(command, processes).run())
+    leave(
+        work(
+            app,
+            queues=queues,
+            concurrency=concurrency,
+            grace_seconds=grace,
+            lease_seconds=lease,
+            scheduler=scheduler,
+            listen=listen,
+            name=name,
+        )
+    )
 
 
 def work(app: Penstock, **options: Any) -> int:

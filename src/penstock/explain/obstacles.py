@@ -71,7 +71,7 @@ async def _not_due(queue: Queue, job: Job, now: datetime) -> Reason:
     last = next((record for record in reversed(records) if isinstance(record, Attempt)), None)
     facts: dict[str, object] = {"run_at": iso(job.run_at), "in_seconds": (job.run_at - now).total_seconds()}
     due = f"it is due at {when(job.run_at, now)}"
-    if last is None or last.run_at != job.run_at:
+    if last is None:
         return Reason("not_due", f"{due}, as was asked for", {**facts, "because": "scheduled"})
     facts |= {"attempt": last.number, "worker": last.worker}
     match last.outcome:

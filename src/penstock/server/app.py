@@ -20,6 +20,7 @@ from penstock.server import (
     looking,
     openqueue,
     operating,
+    port,
     probes,
     producing,
     working,
@@ -37,6 +38,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *following.OPERATIONS,
     *operating.OPERATIONS,
     *administering.OPERATIONS,
+    *port.OPERATIONS,
     *probes.OPERATIONS,
     *openqueue.OPERATIONS,
 )

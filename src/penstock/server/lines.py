@@ -55,7 +55,7 @@ class Lines:
             line = self._lines[place] = deque()
             self._start(place, line)
         line.append(waiter)
-        gone = None if client is None else asyncio.ensure_future(_until_gone(client))
+        gone = None if client is None else asyncio.ensure_future(until_gone(client))
         try:
             both: list[asyncio.Future[Any]] = [waiter.future] if gone is None else [waiter.future, gone]
             await asyncio.wait(both, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +147,7 @@ class Lines:
         await self._store.settle(tenant, [Release(one.id, one.token) for one in leased])
 
 
-async def _until_gone(client: Request) -> None:
+async def until_gone(client: Request) -> None:
+    """Wait until whoever asked has hung up."""
     while (await client.receive())["type"] != "http.disconnect":
         pass

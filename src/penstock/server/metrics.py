@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 
 import penstock
-from penstock.core.commands import Ack, Nack, QueueView, Settle, Settled
+from penstock.core.commands import Ack, Duplicate, Enqueued, Nack, QueueView, Settle, Settled
 from penstock.core.errors import LeaseLost, PenstockError
 from penstock.core.job import Status
 from penstock.core.ports import Store
@@ -88,6 +88,13 @@ class ServiceMetrics:
         )
 
     # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueued(self, queue: str, answer: Enqueued) -> None:
+        """Count what came of an enqueue."""
+        if answer.duplicate is None:
+            self.submitted(queue)
+        elif answer.duplicate is Duplicate.IDEMPOTENCY_KEY:
+            self.replayed(queue)
 
     def submitted(self, queue: str, n: int = 1) -> None:
         self._submitted.count((("queue", queue),), n)

@@ -42,7 +42,7 @@ from penstock.server.openqueue_wire import (
 )
 from penstock.server.operation import Call, Operation
 from penstock.server.problems import BadRequest
-from penstock.server.producing import count, keyed
+from penstock.server.producing import keyed
 from penstock.server.working import Holding, settle_one
 
 PENDING = (Status.WAITING, Status.QUEUED)
@@ -67,7 +67,7 @@ async def openqueue_enqueue(call: Call) -> OpenQueueEnqueued:
     asked = keyed(call, _asked(call.body))
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
-    count(call, asked.queue, enqueued)
+    call.service.metrics.enqueued(asked.queue, enqueued)
     return OpenQueueEnqueued(enqueued.id)
 
 
@@ -85,7 +85,7 @@ async def openqueue_enqueue_batch(call: Call) -> OpenQueueBatchEnqueued:
             answer, PenstockError
         ):  # none can be refused that was built here, with an id of its own
             raise answer
-        count(call, job.queue, answer)
+        call.service.metrics.enqueued(job.queue, answer)
         ids.append(str(answer.id))
     return OpenQueueBatchEnqueued(ids, len(ids))
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.access import Scope
-from penstock.core.commands import Duplicate, Enqueued
+from penstock.core.commands import Enqueued
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.job import NewJob
 from penstock.core.requests import new_job
@@ -25,7 +25,7 @@ async def enqueue_job(call: Call) -> EnqueuedAnswer:
     asked = keyed(call, new_job(new_id(), given(call.body)))
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
-    count(call, asked.queue, enqueued)
+    call.service.metrics.enqueued(asked.queue, enqueued)
     if enqueued.duplicate is not None:
         call.status = 200
     call.headers["Location"] = f"{call.request.scope.get('root_path', '')}/v1/jobs/{enqueued.id}"
@@ -69,16 +69,8 @@ def _item(call: Call, item: NewJob | PenstockError, answer: Enqueued | PenstockE
     if isinstance(answer, PenstockError):
         return BatchItem(error=problem(answer))
     assert isinstance(item, NewJob)
-    count(call, item.queue, answer)
+    call.service.metrics.enqueued(item.queue, answer)
     return BatchItem(answer.id, answer.duplicate)
-
-
-def count(call: Call, queue: str, enqueued: Enqueued) -> None:
-    """Count a job that came in, or came in again."""
-    if enqueued.duplicate is Duplicate.IDEMPOTENCY_KEY:
-        call.service.metrics.replayed(queue)
-    elif enqueued.duplicate is None:
-        call.service.metrics.submitted(queue)
 
 
 def idempotency_key(call: Call) -> str | None:

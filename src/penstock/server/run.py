@@ -83,6 +83,7 @@ async def running(
         timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=65_536,
     )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # that it started and ended is ours to say
     server = _Server(config, service)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="penstock server")
     is_up = asyncio.create_task(server.is_up.wait())

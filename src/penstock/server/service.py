@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterable
 
 from msgspec import Struct
 from starlette.requests import Request
 
 from penstock.access import Access, Scope, Token
-from penstock.coalesce import Coalesce
+from penstock.coalesce import MOST_GROUPS, Groups
 from penstock.core import bounds
 from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
 from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorized
@@ -23,15 +22,12 @@ from penstock.server.feeds import Feeds
 from penstock.server.limits import Keeper, Limits
 from penstock.server.lines import Lines
 from penstock.server.metrics import ServiceMetrics
+from penstock.server.rings import Rings
 
 logger = logging.getLogger("penstock.server")
 
 TENANT_HEADER = "penstock-tenant"
 MOST_BYTES = 16 * 1_048_576
-MOST_GROUPS = 1_000
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
 class Caller(Struct, frozen=True):
@@ -48,27 +44,6 @@ class Caller(Struct, frozen=True):
     def is_the_service(self) -> bool:
         """Whether it may see to all tenants."""
         return self.token is not None and self.token.tenant == ALL_TENANTS
-
-
-class Groups(Generic[Item, Answer]):
-    """A `Coalesce` for each tenant that calls."""
-
-    def __init__(
-        self, ask: Callable[[str, list[Item]], Awaitable[Sequence[Answer | Exception]]], at_once: int
-    ) -> None:
-        self._ask = ask
-        self._at_once = at_once
-        self._groups: dict[str, Coalesce[Item, Answer]] = {}
-
-    async def __call__(self, tenant: str, item: Item) -> Answer:
-        group = self._groups.get(tenant)
-        if group is None:
-            if len(self._groups) >= MOST_GROUPS:
-                self._groups.clear()  # those under way are held by their callers
-            group = self._groups[tenant] = Coalesce(
-                lambda items: self._ask(tenant, items), at_once=self._at_once
-            )
-        return await group(item)
 
 
 class Service:
@@ -97,6 +72,7 @@ class Service:
         self.get: Groups[JobId, Job] = Groups(store.get, 1)
         self.lines = Lines(store)
         self.feeds = Feeds(store)
+        self.rings = Rings(store)
         self.limits = Limits(allowances or store, tenant_rate)
         self.metrics = ServiceMetrics()
         self.is_leaving = False
@@ -120,7 +96,9 @@ class Service:
     async def close(self) -> None:
         await self.lines.close()
         await self.feeds.close()
+        await self.rings.close()
         await self.metrics.close()
+        await self.access.close()
 
     async def caller(self, request: Request, scope: Scope | tuple[Scope, ...] | None) -> Caller:
         """Who sends this request, if that is known and it is allowed to."""

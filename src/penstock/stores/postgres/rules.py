@@ -378,6 +378,12 @@ class Session:
         `goes_on` lets the session's time go on to now: waiting for the lock may have taken long, and a lease must not seem
         to begin before the one ended whose place it takes.
         """
+        # Counted before the clock is read: an ack in between then only costs a place, and no lease seems to overlap it.
+        running = await self.connection.fetch(
+            "SELECT key, count(*) AS n FROM penstock.lease WHERE tenant = $1 AND queue = $2 GROUP BY key",
+            self.tenant,
+            queue,
+        )
         row = await self.connection.fetchrow(
             "SELECT full_until, turn, clock_timestamp() AS now FROM penstock.queue WHERE tenant = $1 AND name = $2",
             self.tenant,
@@ -385,11 +391,6 @@ class Session:
         )
         if goes_on and row is not None:
             self.now = row["now"]
-        running = await self.connection.fetch(
-            "SELECT key, count(*) AS n FROM penstock.lease WHERE tenant = $1 AND queue = $2 GROUP BY key",
-            self.tenant,
-            queue,
-        )
         used = await self.connection.fetch(
             "SELECT key, turn, full_until FROM penstock.key_use WHERE tenant = $1 AND queue = $2",
             self.tenant,

