@@ -13,7 +13,7 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
                tests/stores/test_migrate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test system check format schema bench lock clean
+.PHONY: help run test system check format schema openapi bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,10 @@ format: $(READY) ## format the code
 
 schema: $(READY) ## write down the PostgreSQL schema after all migrations
 	@$(BIN)/python -m penstock.stores.postgres.snapshot
+
+openapi: $(READY) ## write down the API's document after all operations
+	@mkdir -p docs
+	@$(BIN)/python -c 'from penstock.server.app import openapi; from penstock.server.openapi import as_text; print(as_text(openapi()), end="")' > docs/openapi.json
 
 bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py

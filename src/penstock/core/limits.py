@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from penstock.core import bounds
 from penstock.core.errors import InvalidInput
@@ -17,9 +18,9 @@ class Rate(Struct, frozen=True, gc=False):
     `limit + b - 1` leases fall into any span of `per` seconds.
     """
 
-    limit: int
-    per: float = 1.0
-    burst: int = 1
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)]
+    per: Annotated[float, Meta(ge=0.001, le=bounds.LONGEST_SECONDS)] = 1.0
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
     def __post_init__(self) -> None:
         bounds.integer("rate.limit", self.limit, 1, 1_000_000)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self, assert_never
+from typing import Annotated, Self, assert_never
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from penstock.core import bounds
+
+Wait = Annotated[float, Meta(ge=0, le=bounds.LONGEST_SECONDS)]
 
 
 class RetryKind(StrEnum):
@@ -22,10 +24,10 @@ class Retry(Struct, frozen=True, gc=False):
     """A back-off policy. Times are seconds; `jitter` is the largest fraction added on top, after the cap."""
 
     kind: RetryKind
-    base: float
-    factor: float = 2.0
-    cap: float = 3600.0
-    jitter: float = 0.1
+    base: Wait
+    factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    cap: Wait = 3600.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
 
     def __post_init__(self) -> None:
         force_setattr(self, "kind", bounds.member("retry.kind", self.kind, RetryKind))

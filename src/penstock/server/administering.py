@@ -49,7 +49,7 @@ async def rotate_token(call: Call) -> NewTokenAnswer:
     """A new token in the place of one, which goes on beside it for `overlap_seconds`."""
     token, secret = await call.service.access.rotate(
         call.caller.tenant,
-        call.path["id"],
+        call.path["token"],
         actor=call.caller.queue.actor,
         overlap_seconds=call.body.overlap_seconds,
     )
@@ -59,7 +59,7 @@ async def rotate_token(call: Call) -> NewTokenAnswer:
 
 async def revoke_token(call: Call) -> None:
     """From within seconds on, nobody gets in with it, on any instance."""
-    await call.service.access.revoke(call.caller.tenant, call.path["id"], actor=call.caller.queue.actor)
+    await call.service.access.revoke(call.caller.tenant, call.path["token"], actor=call.caller.queue.actor)
 
 
 async def get_audit(call: Call) -> AuditAnswer:
@@ -81,9 +81,9 @@ OPERATIONS = (
     Operation("POST", "/v1/tokens", create_token, "Make a token", NewTokenAnswer, Scope.ADMIN, TokenRequest, status=201,
               example={"name": "ci", "scopes": ["produce"], "expires_in": 7776000}, tag="Tokens"),
     Operation("GET", "/v1/tokens", list_tokens, "List tokens", TokensAnswer, Scope.ADMIN, tag="Tokens"),
-    Operation("POST", "/v1/tokens/{id}/rotate", rotate_token, "Rotate a token", NewTokenAnswer, Scope.ADMIN, RotateRequest,
+    Operation("POST", "/v1/tokens/{token}/rotate", rotate_token, "Rotate a token", NewTokenAnswer, Scope.ADMIN, RotateRequest,
               body_is_optional=True, status=201, also=_NO_TOKEN, example={"overlap_seconds": 3600}, tag="Tokens"),
-    Operation("DELETE", "/v1/tokens/{id}", revoke_token, "Revoke a token", None, Scope.ADMIN, status=204, also=_NO_TOKEN,
+    Operation("DELETE", "/v1/tokens/{token}", revoke_token, "Revoke a token", None, Scope.ADMIN, status=204, also=_NO_TOKEN,
               tag="Tokens"),
     Operation("GET", "/v1/audit", get_audit, "Read who changed what", AuditAnswer, (Scope.READ, Scope.OPERATE),
               query=AuditQuery, tag="Operate"),

@@ -14,11 +14,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.bulk import BulkRunner
-from penstock.server import administering, following, looking, operating, port, probes, producing, working
+from penstock.server import (
+    administering,
+    following,
+    looking,
+    openqueue,
+    operating,
+    port,
+    probes,
+    producing,
+    working,
+)
 from penstock.server.docs import POLICY, page
 from penstock.server.edge import Edge, no_such_page, wrong_method
 from penstock.server.openapi import document
-from penstock.server.operation import Operation
+from penstock.server.operation import Operation, routes
 from penstock.server.service import Service
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -30,6 +40,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *administering.OPERATIONS,
     *port.OPERATIONS,
     *probes.OPERATIONS,
+    *openqueue.OPERATIONS,
 )
 
 
@@ -62,9 +73,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.openapi = openapi  # type: ignore[method-assign]
     app.router.routes.append(Route("/docs", lambda request: docs()))
-    # The longest first: a name may have a slash in it, and must not swallow what follows.
-    in_order = sorted(OPERATIONS, key=lambda operation: operation.path.count("/"), reverse=True)
-    app.router.routes.extend(operation.route(service) for operation in in_order)
+    app.router.routes.extend(routes(OPERATIONS, service))
     app.add_exception_handler(404, no_such_page)
     app.add_exception_handler(405, wrong_method)
     return Edge(app, service)

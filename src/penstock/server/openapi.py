@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -12,13 +13,16 @@ import penstock
 from penstock.access import Scope
 from penstock.server.operation import Operation
 from penstock.server.problems import MEDIA_TYPE, Problem
+from penstock.server.wire import Cursor, Id, Key, Name, TokenId
 
 _TEMPLATE = "#/components/schemas/{name}"
-_PATH_PARAMETERS: dict[str, dict[str, Any]] = {
-    "id": {"type": "string", "description": "A job's id: a UUID in lower case."},
-    "queue": {"type": "string", "description": "A queue's name."},
-    "name": {"type": "string", "description": "A schedule's name."},
+_PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
+    "id": (Id, "Its id: a UUID in lower case."),
+    "queue": (Name, "A queue's name."),
+    "name": (Name, "A schedule's name."),
+    "token": (TokenId, "A token's id, tok_…; not its secret."),
 }
+_HEADERS: dict[str, Any] = {"Idempotency-Key": Key, "Last-Event-ID": Cursor}
 _ALWAYS = {
     400: "The request cannot be read",
     413: "The body is too large",
@@ -56,6 +60,11 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
             },
         },
     }
+
+
+def as_text(described: dict[str, Any]) -> str:
+    """The document as it is checked in: `make openapi` writes it, so that a change to the API shows as a difference."""
+    return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
 
 
 def _types(operation: Operation) -> Iterable[Any]:
@@ -100,14 +109,13 @@ def _described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
 
 def _in_path(operation: Operation) -> Iterable[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", operation.path):
-        known = dict(_PATH_PARAMETERS.get(name, {"type": "string"}))
-        said = known.pop("description", None)
+        kind, said = _PATH_PARAMETERS[name]
         yield {
             "name": name,
             "in": "path",
             "required": True,
-            "schema": known,
-            **({"description": said} if said else {}),
+            "schema": msgspec.json.schema(kind),
+            "description": said,
         }
 
 
@@ -126,7 +134,7 @@ def _in_headers(operation: Operation) -> Iterable[dict[str, Any]]:
             "in": "header",
             "required": False,
             "description": said,
-            "schema": {"type": "string"},
+            "schema": msgspec.json.schema(_HEADERS[name]),
         }
 
 

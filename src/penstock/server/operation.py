@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from penstock.access import Scope
 from penstock.core.errors import InvalidInput, PenstockError
@@ -73,14 +77,43 @@ class Operation:
     media_type: str = "application/json"
     tag: str = ""
 
-    def route(self, service: Service) -> Route:
-        # Names may have a slash in them, ids may not.
-        path = re.sub(r"\{(queue|name)\}", r"{\1:path}", self.path)
-        return Route(path, _endpoint(self, service), methods=[self.method], name=self.name)
-
     @property
     def name(self) -> str:
         return self.handle.__name__
+
+
+def routes(operations: Iterable[Operation], service: Service) -> list[Route]:
+    """A route for each address, in the order in which they are to be tried.
+
+    The longest first, and of those the most particular: a name may have a slash in it, and must not swallow what follows.
+    """
+    by_path: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, []).append(operation)
+    in_order = sorted(by_path, key=lambda path: (-path.count("/"), path.count("{")))
+    # Names may have a slash in them, ids may not.
+    return [
+        Route(re.sub(r"\{(queue|name)\}", r"{\1:path}", path), _Address(by_path[path], service))
+        for path in in_order
+    ]
+
+
+class _Address:
+    """All operations of one address. It takes every method, so that no other address answers in its place."""
+
+    def __init__(self, operations: Iterable[Operation], service: Service) -> None:
+        self._endpoints = {operation.method: _endpoint(operation, service) for operation in operations}
+        if "GET" in self._endpoints:
+            self._endpoints["HEAD"] = self._endpoints["GET"]
+        self._allowed = ", ".join(sorted(self._endpoints))
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            raise HTTPException(405, headers={"Allow": self._allowed})
+        request = Request(scope, receive, send)
+        response = await endpoint(request)
+        await response(scope, receive, send)
 
 
 def _endpoint(operation: Operation, service: Service) -> Callable[[Request], Awaitable[Response]]:
@@ -163,12 +196,15 @@ async def read_body(request: Request, most: int) -> bytes:
 def read_query(request: Request, kind: type[Struct]) -> Any:
     """The query string as a struct: values that occur several times are lists, numbers and times are read from text."""
     given: dict[str, Any] = {}
-    lists = _lists(kind)
+    lists, moments = _fields_of(kind, "list["), _fields_of(kind, "datetime")
     for name, value in request.query_params.multi_items():
         if name in lists:
             given.setdefault(name, []).append(value)
         elif name in given:
             raise InvalidInput(name, "be given once", request.query_params.getlist(name))
+        elif name in moments and value[4:5] != "-":
+            # Bare numbers would be read as seconds since 1970; those who have milliseconds would never know.
+            raise InvalidInput(name, "be a time with a zone, such as 2026-01-31T09:00:00Z", value)
         else:
             given[name] = value
     try:
@@ -179,12 +215,7 @@ def read_query(request: Request, kind: type[Struct]) -> Any:
         raise InvalidInput(field, f"fit its description: {said}", given.get(field, dict(given))) from None
 
 
-_lists_of: dict[type[Struct], frozenset[str]] = {}
-
-
-def _lists(kind: type[Struct]) -> frozenset[str]:
-    found = _lists_of.get(kind)
-    if found is None:
-        found = frozenset(one.name for one in msgspec.structs.fields(kind) if "list[" in str(one.type))
-        _lists_of[kind] = found
-    return found
+@cache
+def _fields_of(kind: type[Struct], word: str) -> frozenset[str]:
+    """The fields whose type has this word in it."""
+    return frozenset(one.name for one in msgspec.structs.fields(kind) if word in str(one.type))

@@ -22,14 +22,7 @@ _decoder = msgspec.json.Decoder(JobRequest)
 
 async def enqueue_job(call: Call) -> EnqueuedAnswer:
     """Put one job in. Sent again with the same Idempotency-Key it answers with the first one's job, and with 200."""
-    asked = new_job(new_id(), given(call.body))
-    key = idempotency_key(call)
-    if key is not None:
-        if asked.idempotency_key not in (None, key):
-            raise InvalidInput("idempotency_key", "be the same in header and body", asked.idempotency_key)
-        asked = replace(asked, idempotency_key=key)
-    elif call.service.needs_idempotency_key and asked.idempotency_key is None:
-        raise BadRequest("this service takes jobs only with an Idempotency-Key header")
+    asked = keyed(call, new_job(new_id(), given(call.body)))
     await call.service.make_room(call.caller.tenant, [asked.queue])
     enqueued = await call.service.enqueue(call.caller.tenant, asked)
     call.service.metrics.enqueued(asked.queue, enqueued)
@@ -51,6 +44,18 @@ async def enqueue_batch(call: Call) -> BatchAnswer:
     return BatchAnswer(
         [_item(call, item, next(answers) if isinstance(item, NewJob) else item) for item in items]
     )
+
+
+def keyed(call: Call, asked: NewJob) -> NewJob:
+    """A job with the idempotency key of its request."""
+    key = idempotency_key(call)
+    if key is not None:
+        if asked.idempotency_key not in (None, key):
+            raise InvalidInput("idempotency_key", "be the same in header and body", asked.idempotency_key)
+        return replace(asked, idempotency_key=key)
+    if call.service.needs_idempotency_key and asked.idempotency_key is None:
+        raise BadRequest("this service takes jobs only with an Idempotency-Key header")
+    return asked
 
 
 def _built(raw: msgspec.Raw) -> NewJob | PenstockError:

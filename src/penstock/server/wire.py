@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from penstock.access import Scope
+from penstock.bulk import Action
 from penstock.core import bounds
 from penstock.core.codec import JsonText
 from penstock.core.commands import Duplicate, Leased, Parent, QueueView
@@ -19,12 +22,20 @@ from penstock.core.schedule import Missed, Schedule
 from penstock.core.settings import QueueSettings
 from penstock.server.problems import Problem
 
+
+def one_of(choices: type[StrEnum]) -> Meta:
+    """Tells the choices; whoever reads the value says more about a wrong one than a decoder does."""
+    return Meta(extra_json_schema={"enum": list(choices)})
+
+
 NO_NUL = "^[^\\x00]*$"
 Moment = Annotated[datetime, Meta(tz=True)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*$", max_length=bounds.NAME_CHARS)]
 Key = Annotated[str, Meta(pattern=NO_NUL, min_length=1, max_length=bounds.KEY_CHARS)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=200)]
 Text = Annotated[str, Meta(pattern=NO_NUL, max_length=bounds.TEXT_CHARS)]
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+TokenId = Annotated[str, Meta(pattern="^tok_[0-9a-f]{1,64}$")]
 Seconds = Annotated[float, Meta(ge=0, le=bounds.LONGEST_SECONDS)]
 Token = Annotated[str, Meta(min_length=1, max_length=bounds.KEY_CHARS)]
 
@@ -67,7 +78,9 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True):
     unique_key: Key | UnsetType | None = UNSET
     idempotency_key: Key | UnsetType | None = UNSET
     """The same as the header `Idempotency-Key`."""
-    idempotency_window: Annotated[float, Meta(gt=0, le=bounds.LONGEST_SECONDS)] | UnsetType | None = UNSET
+    idempotency_window: Annotated[float, Meta(ge=0.000_001, le=bounds.LONGEST_SECONDS)] | UnsetType | None = (
+        UNSET
+    )
     parents: Annotated[list[Id], Meta(max_length=bounds.MOST_PARENTS)] | UnsetType | None = UNSET
     on_parent_failure: OnParentFailure | UnsetType | None = UNSET
     headers: dict[str, Any] | UnsetType | None = UNSET
@@ -413,21 +426,24 @@ class StatsAnswer(Struct, frozen=True):
     queues: list[QueueAnswer]
 
 
+Concurrency = Annotated[int, Meta(ge=1, le=bounds.MOST_CONCURRENCY)]
+
+
 class SettingsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings to change; what is left out stays."""
 
     paused: bool | UnsetType = UNSET
-    max_concurrency: int | UnsetType | None = UNSET
-    max_concurrency_per_key: int | UnsetType | None = UNSET
+    max_concurrency: Concurrency | UnsetType | None = UNSET
+    max_concurrency_per_key: Concurrency | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
     rate_per_key: Rate | UnsetType | None = UNSET
     fair: bool | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=bounds.MOST_ATTEMPTS)] | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
     on_exhausted: OnExhausted | UnsetType = UNSET
-    lease_seconds: float | UnsetType = UNSET
-    retention_seconds: float | UnsetType = UNSET
-    max_depth: int | UnsetType | None = UNSET
+    lease_seconds: Annotated[float, Meta(ge=1, le=bounds.LONGEST_LEASE_SECONDS)] | UnsetType = UNSET
+    retention_seconds: Seconds | UnsetType = UNSET
+    max_depth: Annotated[int, Meta(ge=1, le=bounds.MOST_DEPTH)] | UnsetType | None = UNSET
     reason: Text | UnsetType | None = UNSET
 
 
@@ -509,8 +525,7 @@ def conditions(body: Struct) -> dict[str, Any]:
 
 
 class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    action: str
-    """cancel or redrive."""
+    action: Annotated[str, one_of(Action)]
     filter: FilterBody = field(default_factory=FilterBody)
     dry_run: bool = True
     """Only count; send false to act."""
@@ -527,8 +542,8 @@ class BulkCount(Struct, frozen=True):
 
 class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
-    scopes: Annotated[list[str], Meta(min_length=1, max_length=10)]
-    expires_in: Annotated[float, Meta(gt=0, le=bounds.LONGEST_SECONDS)] | None = None
+    scopes: Annotated[list[Annotated[str, one_of(Scope)]], Meta(min_length=1, max_length=10)]
+    expires_in: Annotated[float, Meta(ge=1, le=bounds.LONGEST_SECONDS)] | None = None
     rate: Rate | None = None
 
 

@@ -110,14 +110,19 @@ async def settle_jobs(call: Call) -> SettleBatchAnswer:
 
 
 async def _settle(call: Call) -> SettledAnswer:
-    settle = settle_for(call.caller.queue, _held(call), call.body)
+    settled = await settle_one(call, settle_for(call.caller.queue, _held(call), call.body))
+    return SettledAnswer(settled.job_id, settled.status, settled.run_at)
+
+
+async def settle_one(call: Call, settle: Settle) -> Settled:
+    """Settle a job, together with others that are settled just now, and count it."""
     try:
         settled = await call.service.settle(call.caller.tenant, settle)
     except PenstockError as error:
         call.service.metrics.settled(settle, error)
         raise
     call.service.metrics.settled(settle, settled)
-    return SettledAnswer(settled.job_id, settled.status, settled.run_at)
+    return settled
 
 
 def settle_for(queue: Queue, held: Holding, body: Any) -> Settle:
