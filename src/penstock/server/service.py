@@ -116,8 +116,9 @@ class Service:
             )
         try:
             standing = await self.limits.draw(token, tenant)
-        except RateLimited:
+        except RateLimited as error:
             self.metrics.rate_limited()
+            request.state.standing = self.limits.refused(token, error)
             raise
         if standing is not None:
             request.state.standing = standing
