@@ -147,6 +147,8 @@ def _answers(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     also = {**_ALWAYS, **({} if operation.scope is None else _WITH_TOKEN), **operation.also}
     if operation.scope is None:
         also = dict(operation.also)
+    if "{" in operation.path:
+        also.setdefault(404, "Nothing can be there under such a name")
     for status, said in also.items():
         if status < 300:
             answers[status] = {**good, "description": said}
