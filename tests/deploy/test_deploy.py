@@ -29,6 +29,7 @@ from penstock.cli.main import main
 from penstock.testing import memory_queue
 from penstock.worker.listener import listening, parse_address
 from penstock.worker.worker import Worker
+from support import system
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -339,11 +340,11 @@ class TestSystemd:
         return copy
 
     def test_systemd_takes_it(self, path: Path, installed: Path) -> None:
-        checked = run(program("systemd-analyze"), "verify", str(installed))
+        checked = run(str(system.program("systemd-analyze")), "verify", str(installed))
         assert (checked.returncode, checked.stderr) == (0, "")
 
     def test_systemd_finds_it_hardened(self, path: Path, installed: Path) -> None:
-        analyze = program("systemd-analyze")
+        analyze = str(system.program("systemd-analyze"))
         if int(run(analyze, "--version").stdout.split()[1]) < 250:
             pytest.skip("this systemd-analyze cannot look at a file that is not installed")
         checked = run(analyze, "security", "--offline=yes", "--threshold=20", "--no-pager", str(installed))

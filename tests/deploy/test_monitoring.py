@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from penstock.core.job import JobId, LeaseToken, Status
 from penstock.server.metrics import ServiceMetrics
 from penstock.worker.execution import How
 from support.postgres import server_url
+from support.system import program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yaml"
@@ -38,10 +38,9 @@ WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignori
 
 
 def promtool(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("the program promtool is not installed")
-    return subprocess.run([found, *arguments], capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        [str(program("promtool")), *arguments], capture_output=True, text=True, check=False, **options
+    )
 
 
 # ── What is told ──────────────────────────────────────────────────────────────────────────────────
