@@ -113,6 +113,7 @@ class TestRateLimits:
         assert let_in[0].headers["ratelimit-policy"] == '"token";q=20;w=3600'
         assert let_in[0].headers["ratelimit"].startswith('"token";r=')
         assert refused[0].json()["code"] == "rate_limited"
+        assert refused[0].headers["ratelimit"].startswith('"token";r=0;t=')
         assert int(refused[0].headers["retry-after"]) >= 1
 
     async def test_a_tenant_has_one_too(self, store: Store) -> None:

@@ -316,7 +316,7 @@ class TestStart:
     ) -> None:
         pretend("echo still recovering; exec sleep 600")
         with pytest.raises(EmbeddedStartFailed, match=r"(?s)timeout_seconds.*still recovering"):
-            start(warm, timeout_seconds=0.5)
+            start(warm, timeout_seconds=3)
         stops(warm)
 
     def test_puts_a_large_log_aside(self, warm: Path) -> None:

@@ -25,9 +25,11 @@ async def database() -> AsyncIterator[Any]:
     """Twenty thousand jobs due and as many for later, in two priorities, with statistics or with none."""
     connection = await asyncpg.connect(server_url())
     await connection.execute("; ".join(f"DELETE FROM penstock.{table}" for table in TABLES))
+    # What earlier tests left behind is not this one's to read, and what was known of it not the planner's to believe.
+    await connection.execute("VACUUM ANALYZE penstock.ready")
     await connection.execute(
-        "VACUUM penstock.ready"
-    )  # what earlier tests left behind is not this one's to read
+        "ANALYZE penstock.job, penstock.lane, penstock.lease, penstock.parked, penstock.done"
+    )
     await connection.execute(
         "INSERT INTO penstock.lane (tenant, queue, priority) VALUES ('t', 'deep', 0), ('t', 'deep', 5)"
     )
@@ -90,7 +92,7 @@ class TestPlans:
         assert plan["Actual Rows"] == 100
         assert read_whole(plan) == []
         claims = [node for node in nodes(plan) if node.get("Index Name") == "ready_next"]
-        assert claims
+        assert claims, [node.get("Index Name", node["Node Type"]) for node in nodes(plan)]
         # A hundred entries are next to each other in the index, each row is looked up once: no more than that.
         assert all(node["Shared Hit Blocks"] + node["Shared Read Blocks"] <= 200 for node in claims)
 

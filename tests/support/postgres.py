@@ -100,12 +100,14 @@ class EmptyPostgresStore(PostgresStore):
 
     def __init__(self, clock: FakeClock | None) -> None:
         super().__init__(server_url(), clock, connections=4, wakeups=NoWakeups())
+        self._emptying = asyncio.Lock()
         self._tend_at = inf  # the next test needs the same days; test_postgres_days.py is about them
 
     async def pool(self) -> Any:
-        if self._pool is None:
-            await emptied()
-        return await super().pool()
+        async with self._emptying:  # of several that call at once, one empties it, and before any has written
+            if self._pool is None:
+                await emptied()
+            return await super().pool()
 
 
 class CountingStore(EmptyPostgresStore):

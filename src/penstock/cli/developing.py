@@ -73,7 +73,7 @@ async def _dev(
                 _working(target or DEMO, here.url, reloads=target is not None) if worker else _nobody()
             ):
                 await stopping.wait()
-            _say("\nending …")
+                _say("\nending …")
 
 
 def _kept_secret(data: Path) -> str:

@@ -71,6 +71,13 @@ class Limits:
             standing = await self._draw("token", tenant, token.id, token.rate)
         return standing
 
+    def refused(self, token: Token, error: RateLimited) -> Standing | None:
+        """How a caller stands that has used its allowance up."""
+        policy = str(error.facts["policy"])
+        rate = token.rate if policy == "token" else self.per_tenant
+        wait = error.facts["retry_after"]
+        return None if rate is None or not isinstance(wait, float) else Standing(policy, rate, 0, wait)
+
     async def _draw(self, policy: str, tenant: str, name: str, rate: Rate) -> Standing:
         now = asyncio.get_running_loop().time()
         place = (tenant, f"{policy} {name}")

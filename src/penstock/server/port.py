@@ -43,6 +43,7 @@ from penstock.stores.wakeups.bells import Topic
 
 MOST_SWEPT = 1_000_000
 LONGEST_OFFICE_SECONDS = 86_400
+MOST_CURSOR_CHARS = 200
 WORKER = "worker"
 """The kind of entries by which workers show themselves."""
 TOKEN = "token"
@@ -274,8 +275,9 @@ def _limit(call: Call) -> int:
 
 
 def _cursor(field: str, value: str | None) -> str | None:
-    if value is not None and not (value.isascii() and value.isprintable() and 1 <= len(value) <= 200):
-        raise InvalidInput(field, "be a place that an answer named", value)
+    """A place that an answer named; which ones there are, the store knows."""
+    if value is not None and len(value) > MOST_CURSOR_CHARS:
+        raise InvalidInput(field, "be a cursor that an answer gave", value)
     return value
 
 

@@ -41,6 +41,7 @@ class Rings:
         self._number = 0
         self._hearings: dict[Topic, Hearing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
 
     async def wait(
         self, topics: Iterable[Topic], seconds: float, heard: str | None, client: Request | None = None
@@ -53,9 +54,15 @@ class Rings:
         for hearing in hearings.values():
             await hearing.begun.wait()
         since = self._since(heard)
-        if hearings and not _rung(hearings, since):
+        if hearings and not self._is_leaving and not _rung(hearings, since):
             await self._until_rung(hearings, seconds, client)
         return f"{self._own}-{self._number}", _rung(hearings, since)
+
+    def leave(self) -> None:
+        """Let everyone go who waits; from now on nobody does."""
+        self._is_leaving = True
+        for hearing in self._hearings.values():
+            _let_go(hearing)
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -116,9 +123,13 @@ class Rings:
     def _ring(self, hearing: Hearing) -> None:
         self._number += 1
         hearing.rung = self._number
-        for future in hearing.waiting:
-            if not future.done():
-                future.set_result(None)
+        _let_go(hearing)
+
+
+def _let_go(hearing: Hearing) -> None:
+    for future in hearing.waiting:
+        if not future.done():
+            future.set_result(None)
 
 
 def _rung(hearings: Mapping[Topic, Hearing], since: int) -> list[Topic]:

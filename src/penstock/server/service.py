@@ -96,6 +96,7 @@ class Service:
         self.is_leaving = True
         self.lines.leave()
         self.feeds.leave()
+        self.rings.leave()
 
     async def close(self) -> None:
         await self.lines.close()
@@ -119,8 +120,9 @@ class Service:
             )
         try:
             standing = await self.limits.draw(token, tenant)
-        except RateLimited:
+        except RateLimited as error:
             self.metrics.rate_limited()
+            request.state.standing = self.limits.refused(token, error)
             raise
         if standing is not None:
             request.state.standing = standing

@@ -19,9 +19,9 @@ from penstock.stores.wakeups import Backoff
 AGAIN_SECONDS = (0.05, 2.0)
 ANSWER_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
-REST_SECONDS = 4.0
-"""How long an unused connection is kept: less than servers do. A request on one that is being closed would be lost,
-and nobody could say whether it was heard."""
+REST_SECONDS = 30.0
+"""How long an unused connection is kept: less than services, and what stands before them, keep theirs. A request on one
+that is being closed would be lost, and nobody could say whether it was heard."""
 LARGE_BYTES = 1_048_576
 """Larger bodies go out in pieces, with turns for others between them."""
 DEFAULT_TENANT = "default"
