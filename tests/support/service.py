@@ -16,6 +16,7 @@ from penstock.core.errors import Unauthorized
 from penstock.core.ports import Store
 from penstock.queue import Queue
 from penstock.server.app import create_app
+from penstock.server.protocol import Protocol
 from penstock.server.service import Service
 from penstock.stores.memory import MemoryStore
 from penstock.stores.remote.store import RemoteStore
@@ -38,7 +39,7 @@ async def serving(store: Store, *, log: bool = False, **options: Any) -> AsyncIt
 @asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
     config = uvicorn.Config(
-        app, port=0, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+        app, port=0, http=Protocol, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -69,8 +69,9 @@ def create_app(service: Service) -> ASGIApp:
             await service.close()
 
     app = FastAPI(
-        title="Penstock", lifespan=lifespan, openapi_url="/openapi.json", docs_url=None, redoc_url=None
-    )
+        title="Penstock", lifespan=lifespan, openapi_url="/openapi.json", docs_url=None, redoc_url=None,
+        redirect_slashes=False,
+    )  # fmt: skip
     app.openapi = openapi  # type: ignore[method-assign]
     app.router.routes.append(Route("/docs", lambda request: docs()))
     app.router.routes.extend(routes(OPERATIONS, service))

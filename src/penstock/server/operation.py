@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.server")
 
-SLOWEST_BODY_SECONDS = 30.0
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -125,7 +123,7 @@ def _endpoint(operation: Operation, service: Service) -> Callable[[Request], Awa
         caller = await service.caller(request, scope)
         body: Any = None
         if decoder is not None:
-            sent = await read_body(request, service.most_bytes)
+            sent = await read_body(request, service.most_bytes, service.body_seconds)
             body = decoded(decoder, sent) if sent or not operation.body_is_optional else operation.body()
         query = None if query_type is None else read_query(request, query_type)
         call = Call(service, request, caller, body, query)
@@ -170,7 +168,7 @@ def _shown(sent: bytes) -> str:
     return f"a body of {len(sent):,} bytes"
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
     """The whole body; refused as soon as it is known to be too large, and not waited for without end."""
     announced = request.headers.get("content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
@@ -178,7 +176,7 @@ async def read_body(request: Request, most: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(SLOWEST_BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 size += len(piece)
                 if size > most:
@@ -187,7 +185,7 @@ async def read_body(request: Request, most: int) -> bytes:
                     )
                 pieces.append(piece)
     except TimeoutError:
-        raise ClientTooSlow(f"the body did not arrive within {SLOWEST_BODY_SECONDS:g} s") from None
+        raise ClientTooSlow(f"the body did not arrive within {seconds:g} s") from None
     except ClientDisconnect:
         raise BadRequest("the client went away before the body was complete") from None
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

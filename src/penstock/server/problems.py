@@ -46,6 +46,12 @@ class TooLarge(PenstockError):
     code = "too_large"
 
 
+class HeadTooLarge(PenstockError):
+    """The headers of the request are larger than this service takes."""
+
+    code = "headers_too_large"
+
+
 class BadRequest(PenstockError):
     """The request cannot be read: its JSON, its encoding or its headers are malformed."""
 
@@ -79,6 +85,7 @@ _STATUS: tuple[tuple[type[PenstockError], int], ...] = (
     (LeaseLost, 409),
     (TooLarge, 413),
     (InvalidInput, 422),
+    (HeadTooLarge, 431),
     (RateLimited, 429),
     (Overloaded, 503),
     (StoreUnavailable, 503),
@@ -121,6 +128,8 @@ def answer(error: PenstockError, instance: str | None = None, headers: Mapping[s
     more = dict(headers)
     if told.status == 401:
         more["WWW-Authenticate"] = 'Bearer realm="penstock"'
+    if told.status == 408:
+        more["Connection"] = "close"  # the rest of the body may still come, and is no request
     if told.status in (429, 503):
         more["Retry-After"] = str(max(1, math.ceil(_retry_after(error))))
     return Response(msgspec.json.encode(told), told.status, more, MEDIA_TYPE)

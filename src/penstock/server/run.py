@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from penstock.core.errors import InvalidInput
 from penstock.queue import Queue
 from penstock.scheduler.scheduler import Scheduler
+from penstock.server.protocol import Protocol
 from penstock.server.service import Service
 
 logger = logging.getLogger("penstock.server")
@@ -74,6 +75,7 @@ async def running(
     """Serve while the block runs; with `scheduler`, schedules fire and old jobs leave from here too."""
     config = uvicorn.Config(
         app,
+        http=Protocol,
         log_config=None,
         access_log=False,
         ws="none",
@@ -81,7 +83,6 @@ async def running(
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        h11_max_incomplete_event_size=65_536,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # that it started and ended is ours to say
     server = _Server(config, service)

@@ -28,6 +28,8 @@ logger = logging.getLogger("penstock.server")
 
 TENANT_HEADER = "penstock-tenant"
 MOST_BYTES = 16 * 1_048_576
+BODY_SECONDS = 30.0
+"""How long a body may take to arrive."""
 
 
 class Caller(Struct, frozen=True):
@@ -55,6 +57,7 @@ class Service:
         access: Access,
         *,
         most_bytes: int = MOST_BYTES,
+        body_seconds: float = BODY_SECONDS,
         needs_idempotency_key: bool = False,
         tenant_rate: Rate | None = None,
         allowances: Keeper | None = None,
@@ -64,6 +67,7 @@ class Service:
         self.store = queue.store
         self.access = access
         self.most_bytes = most_bytes
+        self.body_seconds = body_seconds
         self.needs_idempotency_key = needs_idempotency_key
         store = self.store
         self.enqueue: Groups[NewJob, Enqueued] = Groups(store.enqueue, 2)

@@ -37,7 +37,7 @@ Text = Annotated[str, Meta(pattern=NO_NUL, max_length=bounds.TEXT_CHARS)]
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
 TokenId = Annotated[str, Meta(pattern="^tok_[0-9a-f]{1,64}$")]
 Seconds = Annotated[float, Meta(ge=0, le=bounds.LONGEST_SECONDS)]
-Token = Annotated[str, Meta(min_length=1, max_length=bounds.KEY_CHARS)]
+Token = Annotated[str, Meta(pattern=NO_NUL, min_length=1, max_length=bounds.KEY_CHARS)]
 
 MOST_IN_BATCH = 10_000
 LONGEST_WAIT_SECONDS = 60
