@@ -62,7 +62,7 @@ async def run_worker(
     async with listening(worker, listen):
         with _on_signals(worker.stop) if wanted else nullcontext():
             on_start(worker)
-            async with _scheduling(queue) if scheduler else nullcontext():
+            async with scheduling(queue) if scheduler else nullcontext():
                 stopped = await worker.run()
     logger.info("worker %s ended: %s", worker.name, stopped.name.lower().replace("_", " "))
     return stopped
@@ -115,7 +115,8 @@ async def _apply_if_allowed(app: Penstock) -> None:
 
 
 @asynccontextmanager
-async def _scheduling(queue: Queue) -> AsyncIterator[None]:
+async def scheduling(queue: Queue) -> AsyncIterator[None]:
+    """A scheduler while the block runs, begun again if it fails."""
     running = asyncio.create_task(_keep_scheduling(queue), name="penstock scheduler")
     try:
         yield

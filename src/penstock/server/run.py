@@ -6,14 +6,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from penstock.app.running import scheduling
 from penstock.core.errors import InvalidInput
-from penstock.queue import Queue
-from penstock.scheduler.scheduler import Scheduler
 from penstock.server.protocol import Protocol
 from penstock.server.service import Service
 
@@ -92,23 +91,9 @@ async def running(
     is_up.cancel()
     if serving.done():
         serving.result()
-    scheduling = (
-        asyncio.create_task(_schedule(service.queue), name="penstock scheduler") if scheduler else None
-    )
     try:
-        yield
+        async with scheduling(service.queue) if scheduler else nullcontext():
+            yield
     finally:
-        if scheduling is not None:
-            scheduling.cancel()  # it gives its office up on the way out
-            await asyncio.wait([scheduling])
         server.should_exit = True
         await serving
-
-
-async def _schedule(queue: Queue) -> None:
-    while True:
-        try:
-            await Scheduler(queue, lead_seconds=10.0).run()
-        except Exception:
-            logger.exception("the scheduler failed and starts again")
-        await asyncio.sleep(1.0)
