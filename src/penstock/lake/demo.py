@@ -208,7 +208,7 @@ def _fires(
         midnight = first - first % DAY
         due = np.arange(midnight + schedule.offset, last, schedule.every)
         due = due[(due >= first) & (rng.random(len(due)) > 0.006)]
-        if len(due) * 10 > count:
+        if len(due) * 3 > count:
             continue  # too small a history for it
         late = rng.lognormal(np.log(150_000), 0.9, len(due)).astype(np.int64)
         fired = due + late
