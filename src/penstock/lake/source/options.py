@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidInput
 
 
 def url(options: Mapping[str, str]) -> str:
-    """The store: the option, or PENSTOCK_URL where the query is made. Executors are told; they need not know."""
+    """The store: the option, or PENSTOCK_URL as it was when Spark's driver started. Executors are told."""
     given = options.get("url") or os.environ.get("PENSTOCK_URL")
     if not given:
         raise InvalidInput("url", "be given, as an option or in PENSTOCK_URL", None)

@@ -16,6 +16,7 @@ from penstock.core import bounds
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.job import NewJob
 from penstock.core.requests import new_job
+from penstock.core.retry import Retry
 from penstock.lake.source import options as said
 from penstock.queue import new_id
 
@@ -117,11 +118,15 @@ def to_job(shape: Shape, row: Mapping[str, Any]) -> NewJob:
 def _value(name: str, value: Any) -> Any:
     if name in _TEXTS and isinstance(value, str):
         try:
-            return json.loads(value)
+            value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(name, f"be JSON ({error})", value) from None
     if name == "retry" and isinstance(value, dict):
-        return {field: given for field, given in value.items() if given is not None}
+        given = {field: one for field, one in value.items() if one is not None}
+        try:
+            return msgspec.convert(given, Retry, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(name, f'be like {{"kind": "fixed", "base": 5}} ({error})', value) from None
     return float(value) if isinstance(value, Decimal) else value
 
 
