@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.spark import need_spark, start
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql", reason="the lake's packages are not installed")
-    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        pytest.skip("there is no Java")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    builder = sql.SparkSession.builder.master("local[1]").appName("penstock-tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    need_spark()
+    # Three tries for each task: without a number Spark tries none again on one machine.
+    session = start("local[2,3]", **{"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))})
     yield session
     session.stop()

@@ -217,6 +217,96 @@ USAGE: Table = {
 }
 """One row per (tenant, day, queue, type), for bills."""
 
+# ── What the data source reads besides events: the store as it stands ──────────────────────────────────────────────────
+
+JOBS_NOW: Table = {
+    "tenant": "string",
+    "job_id": "string",
+    "queue": "string",
+    "type": "string",
+    "payload": "string",
+    "priority": "int",
+    "key": "string",
+    "schedule": "string",
+    "asked_run_at": "timestamp",
+    "options": "string",
+    "created_at": "timestamp",
+    "scheduled_at": "timestamp",
+    "status": "string",
+    "run_at": "timestamp",
+    "expires_at": "timestamp",
+    "attempts": "int",
+    "leases": "int",
+    "error": "string",
+    "progress": "string",
+    "cause": "string",
+    "ended_at": "timestamp",
+    "worker": "string",
+    "started_at": "timestamp",
+    "lease_until": "timestamp",
+    "cancel_requested": "boolean",
+    "result": "string",
+    "day": "string",
+}
+"""One row per job that is in the store. `day` is that of created_at."""
+
+ATTEMPTS_NOW: Table = {
+    "tenant": "string",
+    "job_id": "string",
+    "attempt": "int",
+    "queue": "string",
+    "type": "string",
+    "key": "string",
+    "schedule": "string",
+    "priority": "int",
+    "worker": "string",
+    "created_at": "timestamp",
+    "scheduled_at": "timestamp",
+    "ready_at": "timestamp",
+    "started_at": "timestamp",
+    "ended_at": "timestamp",
+    "run_at": "timestamp",
+    "outcome": "string",
+    "status": "string",
+    "error": "string",
+    "result": "string",
+    "day": "string",
+}
+"""One row per (job, attempt) that ended and is in the store. `day` is that of ended_at."""
+
+QUEUES_NOW: Table = {
+    "tenant": "string",
+    "queue": "string",
+    "settings": "string",
+    "paused": "boolean",
+    "waiting": "bigint",
+    "queued": "bigint",
+    "running": "bigint",
+    "succeeded": "bigint",
+    "dead": "bigint",
+    "held": "bigint",
+    "cancelled": "bigint",
+}
+"""One row per queue: its settings, as far as they were set, and how many of its jobs are in each state."""
+
+SCHEDULES_NOW: Table = {
+    "tenant": "string",
+    "schedule": "string",
+    "body": "string",
+    "next_fire_at": "timestamp",
+    "last_fire_at": "timestamp",
+}
+"""One row per schedule."""
+
+SOURCE: Mapping[str, Table] = {
+    "events": EVENTS,
+    "jobs": JOBS_NOW,
+    "attempts": ATTEMPTS_NOW,
+    "queues": QUEUES_NOW,
+    "schedules": SCHEDULES_NOW,
+}
+"""What the data source `penstock` reads, by the names that it knows."""
+
 BRONZE: Mapping[str, Table] = {"events": EVENTS}
 SILVER: Mapping[str, Table] = {"attempts": ATTEMPTS, "jobs": JOBS}
 GOLD: Mapping[str, Table] = {
