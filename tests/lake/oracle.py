@@ -6,6 +6,7 @@ whose Python twin is tested by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -224,10 +225,12 @@ FROM judged GROUP BY ALL
 class Oracle:
     """Answers about one folder of bronze files, or some rows of events."""
 
-    def __init__(self, events: str, *, as_of: datetime, targets: Rows = ()) -> None:  # type: ignore[assignment]
+    def __init__(
+        self, events: str, *, as_of: datetime, targets: Sequence[dict[str, Any]] = (), threads: int = 1
+    ) -> None:
         self.duckdb = duckdb.connect()
         self.as_of = as_of
-        self.duckdb.execute("SET TimeZone = 'UTC'")
+        self.duckdb.execute(f"SET TimeZone = 'UTC'; SET threads = {threads}")
         self.duckdb.execute(f"CREATE TABLE events AS SELECT * FROM {events}")
         self.duckdb.execute(
             "CREATE TABLE targets (tenant text, queue text, target_wait_ms bigint, objective double)"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -23,13 +25,14 @@ def ms(count: float) -> timedelta:
 
 
 class Story:
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = TENANT) -> None:
+        self.tenant = tenant
         self.rows: list[dict[str, Any]] = []
 
     def _tell(self, kind: str, at: datetime, **fact: Any) -> None:
         seq = 0 if kind == "job" else len(self.rows) + 1
         self.rows.append({
-            "tenant": TENANT, "xid": 500 + len(self.rows), "seq": seq, "kind": kind, "occurred_at": at,
+            "tenant": self.tenant, "xid": 500 + len(self.rows), "seq": seq, "kind": kind, "occurred_at": at,
             "day": at.date().isoformat(), **fact,
         })  # fmt: skip
 
@@ -74,7 +77,13 @@ class Story:
 
     def write(self, folder: Path) -> None:
         table = pa.Table.from_pylist(self.rows, schema=SCHEMA)
-        pq.write_to_dataset(table, folder, partition_cols=["day"], basename_template="story-{i}.parquet")
+        pq.write_to_dataset(
+            table,
+            folder,
+            partition_cols=["day"],
+            basename_template=f"{self.tenant}-{{i}}.parquet",
+            existing_data_behavior="overwrite_or_ignore",
+        )
 
 
 def tell() -> Story:
@@ -206,3 +215,49 @@ def schedules(story: Story) -> None:
         if n not in (5, 6):
             due = first + n * timedelta(minutes=5)
             story.job(f"tick-{n:02}", "fires", due, run_at=due, schedule="ticks")
+
+
+# ── At random ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def soup(seed: int, texts: Sequence[str], tenant: str = "soup") -> Story:
+    """Lives put together by chance, at times that often coincide: what no person would think of."""
+    chance = Random(seed)
+    story = Story(tenant)
+    begin = NOW - timedelta(days=25)
+    ids: list[str] = []
+    for n in range(120):
+        id, queue, type = f"soup-{n:03}", chance.choice("abc"), chance.choice("xy")
+        at = begin + chance.randrange(25 * 24 * 12) * timedelta(minutes=5)
+        later = chance.choice(
+            (None, None, at + timedelta(minutes=chance.randrange(200)), at - ms(chance.randrange(9000)))
+        )
+        parents = chance.sample(ids, min(len(ids), chance.choice((0, 0, 0, 1, 2))))
+        schedule = chance.choice((None, None, "s", "t"))
+        if chance.random() < 0.95:  # some came before history was kept
+            story.job(id, queue, at, type=type, run_at=later, parents=parents, schedule=schedule)
+        ids.append(id)
+        ready = max(at, later or at)
+        for number in range(1, chance.choice((1, 2, 2, 3, 5))):
+            outcome = chance.choice(
+                ("succeeded", "failed", "failed", "lost", "snoozed", "released", "cancelled")
+            )
+            status = (
+                "succeeded"
+                if outcome == "succeeded"
+                else chance.choice(("queued", "queued", "dead", "held", "cancelled"))
+            )
+            error = chance.choice((None, *texts)) if outcome != "succeeded" else None
+            wait, run = (chance.choice((-5, 0, 0.4, 1, 60_000, chance.expovariate(1e-5))) for _ in range(2))
+            ready = story.attempt(id, queue, number, ready, wait, abs(run), outcome, status, error, type)
+            if chance.random() < 0.3:
+                verb, becomes = chance.choice(
+                    (
+                        ("cancel", "cancelled"),
+                        ("redrive", "queued"),
+                        ("cancel", "running"),
+                        ("expire", "cancelled"),
+                    )
+                )
+                story.change(id, queue, ready, verb, becomes, type)
+    return story

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.spark
 END = story.NOW
 TARGETS = [{"tenant": "story", "queue": "strict", "target_wait_ms": 5_000, "objective": 0.9}]
 
+SEEDS = (1, 2, 3)
+
 Rows = list[dict[str, Any]]
 
 
@@ -79,11 +81,13 @@ KEYS = {
 
 
 class Made:
-    """What Spark made of a month of a small fleet and of the story, and what DuckDB says of the same files."""
+    """What Spark made of a month of a small fleet, of the story and of some soups, and what DuckDB says of the same files."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         demo.write(folder, 2_000, 30, 11, END)
         story.tell().write(folder)
+        for seed in SEEDS:
+            story.soup(seed, AWKWARD, f"soup-{seed}").write(folder)
         self.frames = {"events": spark.read.parquet(str(folder)).cache()}
         self.rows: dict[str, Rows] = {}
         for name in {**transforms.SILVER, **transforms.BY_DAY, **transforms.GOLD}:
