@@ -133,10 +133,13 @@ def _rows(body: Body) -> Rows:
 
 
 def _narrowed(rows: Rows, wanted: Mapping[str, str]) -> Rows:
-    """Those about a queue or a type; capacity knows nothing of types, and its tables are not asked by them."""
-    return [
-        row for row in rows if all(given in row.get(f"{field}s", [row[field]]) for field, given in wanted.items())
-    ] if wanted else rows  # fmt: skip
+    """Those about a queue or a type."""
+    return [row for row in rows if all(given in _about(row, field) for field, given in wanted.items())]
+
+
+def _about(row: Row, field: str) -> Sequence[str]:
+    """A failure has hit several queues and types; everything else is about one."""
+    return row[f"{field}s"] if f"{field}s" in row else (row[field],)
 
 
 # ── The answers ───────────────────────────────────────────────────────────────────────────────────
