@@ -34,7 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def tenant(made: dict[str, Any]) -> str:
     """Who has most to tell."""
-    return Counter(made["hourly"]["tenant"].to_pylist()).most_common(1)[0][0]
+    tenants: list[str] = made["hourly"]["tenant"].to_pylist()
+    return Counter(tenants).most_common(1)[0][0]
 
 
 def of(made: dict[str, Any], name: str, tenant: str) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ class TestRedrive:
             return answer
 
         async def is_done() -> bool:
-            return (await told())["state"] == "done"
+            return bool((await told())["state"] == "done")
 
         await until(is_done)
         operation = await told()
