@@ -54,6 +54,12 @@ class TestLooking:
         assert load[-1] == "█"
         assert len(load) == 84
 
+    def test_latency_shows_three_days_whatever_the_limit(self, run: Any) -> None:
+        out = run("insights", "latency", "--limit", "1", "-o", "table").stdout
+        [*_, emails, reports] = out.splitlines()
+        assert emails.split() == ["emails", "█"]
+        assert reports.split() == ["reports"]
+
     def test_can_be_narrowed_down(self, told: Any) -> None:
         assert {row["queue"] for row in told("insights", "latency")["rows"]} == {"emails", "reports"}
         assert {row["queue"] for row in told("insights", "latency", "--queue", "emails")["rows"]} == {

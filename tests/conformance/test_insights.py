@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import pytest
@@ -60,3 +61,14 @@ async def test_a_tenant_has_its_own(store: Store) -> None:
 async def test_a_run_without_any_is_no_run(store: Store) -> None:
     await store.put_insights([])
     assert await store.insights("default", ["slo"]) == []
+
+
+async def test_of_runs_that_publish_at_once_the_newest_stays_as_a_whole(store: Store) -> None:
+    runs = [START + timedelta(hours=number) for number in (3, 1, 4, 2)]
+    done = await asyncio.gather(
+        *(store.put_insights([flows(as_of=as_of), slo(as_of=as_of)]) for as_of in runs),
+        return_exceptions=True,
+    )
+    assert all(one is None or isinstance(one, InvalidInput) for one in done)
+    left = await store.insights("default", ["flows", "slo"])
+    assert {one.as_of for one in left} == {max(runs)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from penstock.cli.exits import Exit, told
 from penstock.cli.opening import on_store
@@ -52,12 +53,14 @@ def _question(
     )
     @output_option("table", "wide", "json")
     @on_store
-    async def command(queue: Queue, /, limit: int, output: str, **wanted: str | None) -> None:
-        answer = await ask(queue.store, queue.tenant, name, limit=limit, **wanted)
+    async def command(queue: Queue, /, limit: int, output: str, **wanted: Any) -> None:
+        answer = await ask(queue.store, queue.tenant, name, **wanted)
         if output == "json":
-            print_json(answer)
+            print_json(_cut(answer, limit))
             return
-        _show(answer, columns, wide=output == "wide", plot=plot)
+        _show(_cut(answer, limit), columns, wide=output == "wide")
+        if plot is not None and answer.rows:
+            console().print("", plot(answer.rows), sep="\n")
 
     for field in reversed(by):
         option = click.Option(
@@ -66,17 +69,16 @@ def _question(
         command.params.insert(0, option)
 
 
-def _show(
-    answer: InsightAnswer, columns: Sequence[Column], *, wide: bool, plot: Callable[[list[Row]], Any] | None
-) -> None:
-    screen = console()
-    if not answer.rows:
-        click.echo(f"nothing to tell of {answer.name}", err=True)
+def _cut(answer: InsightAnswer, limit: int) -> InsightAnswer:
+    left_out = answer.left_out + max(0, len(answer.rows) - limit)
+    return replace(answer, rows=answer.rows[:limit], left_out=left_out)
+
+
+def _show(answer: InsightAnswer, columns: Sequence[Column], *, wide: bool) -> None:
+    if answer.rows:
+        console().print(table(columns, answer.rows, wide=wide))
     else:
-        screen.print(table(columns, answer.rows, wide=wide))
-        if plot is not None:
-            screen.print()
-            screen.print(plot(answer.rows))
+        click.echo(f"nothing to tell of {answer.name}", err=True)
     click.echo(f"as of {local(answer.as_of)} ({ago(answer.as_of, now())})", err=True)
     if answer.left_out:
         hint(f"{answer.left_out:,} more rows are left out; --limit shows more, the lake has all")
@@ -132,13 +134,15 @@ def _weeks(rows: list[Row]) -> Any:
 
 
 def _hours(rows: list[Row]) -> Any:
-    """The 95th percentile of waits of each queue, hour by hour, oldest first."""
-    by_queue: dict[str, list[float]] = {}
-    for row in reversed(rows):
-        by_queue.setdefault(row["queue"], []).append(row["wait_p95_ms"] or 0)
-    return facts(
-        {"wait p95": "oldest → newest", **{queue: sparkline(waits) for queue, waits in by_queue.items()}}
-    )
+    """The 95th percentile of waits of each queue in the last three days, a block for each hour."""
+    waits = {(row["queue"], datetime.fromisoformat(row["hour"])): row["wait_p95_ms"] or 0 for row in rows}
+    newest = max(hour for _, hour in waits)
+    hours = [newest - timedelta(hours=back) for back in reversed(range(72))]
+    lines = {
+        queue: sparkline([waits.get((queue, hour), 0) for hour in hours])
+        for queue in sorted({queue for queue, _ in waits})
+    }
+    return facts({"wait p95": f"{local(hours[0])} → {local(newest)}", **lines})
 
 
 def _seen(row: Row) -> str:
