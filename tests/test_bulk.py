@@ -17,6 +17,7 @@ from penstock.bulk import Action, BulkOperation, BulkRunner, BulkState
 from penstock.core.codec import NULL, decode
 from penstock.core.commands import Filter, Page
 from penstock.core.errors import InvalidInput, OperationNotFound, StoreUnavailable
+from penstock.core.fingerprint import failure
 from penstock.core.job import JobId, Status
 from penstock.core.ports import Store
 from penstock.queue import Queue
@@ -516,3 +517,40 @@ class TestLooking:
                 await look(queue, ID)
             with pytest.raises(InvalidInput):
                 await look(queue, "it")
+
+
+class TestRateAndFailure:
+    async def test_changes_a_second_s_worth_and_rests(self, queue: Queue, store: Store) -> None:
+        ids = await enqueue(queue, 7)
+        operation = await bulk.begin(queue, "cancel", {}, per_second=3)
+        runner = BulkRunner(store, look_seconds=10)
+        for changed in (3, 6):
+            assert not await runner._round(), "it is to wait"
+            assert (await bulk.get(queue, operation.id)).changed == changed
+            assert not await runner._round(), "it has not waited yet"
+            assert (await bulk.get(queue, operation.id)).changed == changed
+            assert 0 < runner._rest_seconds() <= 1
+            runner._resting.clear()  # the second is over
+        await carry_out(runner)
+        assert (await bulk.get(queue, operation.id)).state is BulkState.DONE
+        assert await statuses(queue, ids) == {Status.CANCELLED}
+
+    async def test_changes_jobs_of_one_failure_however_many_others_match(
+        self, queue: Queue, store: Store
+    ) -> None:
+        ids = await enqueue(queue, 9, max_attempts=1)
+        for number, held in enumerate(await queue.lease("default", worker="w", limit=9)):
+            await queue.nack(held, f"KeyError: {number}" if number % 3 == 0 else f"OSError: {number}")
+        wanted = failure("KeyError: 100").fingerprint
+        assert await bulk.count(queue, {"statuses": ("dead",)}, fingerprint=wanted) == (3, True)
+        operation = await bulk.begin(queue, "redrive", {"statuses": ("dead",)}, fingerprint=wanted)
+        await carry_out(BulkRunner(store, at_once=2))
+        done = await bulk.get(queue, operation.id)
+        assert (done.matched, done.changed, done.state) == (3, 3, BulkState.DONE)
+        brought_back = [(await queue.get(job_id)).status is Status.QUEUED for job_id in ids]
+        assert brought_back == [number % 3 == 0 for number in range(9)]
+
+    @pytest.mark.parametrize("rate", [0, -1, 1e9])
+    async def test_a_rate_has_its_limits(self, queue: Queue, rate: float) -> None:
+        with pytest.raises(InvalidInput, match="per_second"):
+            await bulk.begin(queue, "cancel", {}, per_second=rate)

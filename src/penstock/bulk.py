@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import socket
@@ -25,6 +26,7 @@ from penstock.core import bounds, codec
 from penstock.core.codec import JsonText
 from penstock.core.commands import CancelJob, Changed, Filter, RedriveJob
 from penstock.core.errors import EntryConflict, OperationNotFound, PenstockError
+from penstock.core.fingerprint import failure
 from penstock.core.job import Job, JobId
 from penstock.core.ports import Store
 from penstock.core.registry import Audited, Entry, PutEntry
@@ -44,6 +46,7 @@ LOOK_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
 """How long an operation that failed is left alone, whatever else there is to do."""
 RESIGN_SECONDS = 2.0
+SLOWEST_PER_SECOND, FASTEST_PER_SECOND = 0.1, 100_000.0
 _TICK = timedelta(microseconds=1)
 
 logger = logging.getLogger("penstock.bulk")
@@ -71,12 +74,16 @@ class BulkOperation(Struct, frozen=True):
     reason: str | None
     created_at: datetime
     matched: int = 0
-    """Jobs looked at so far."""
+    """Jobs of it that were come to so far."""
     changed: int = 0
     refused: int = 0
     refusals: tuple[str, ...] = ()
     """The first of them, in words."""
     ended_at: datetime | None = None
+    fingerprint: str | None = None
+    """Of the jobs that match, only those whose error has this one."""
+    per_second: float | None = None
+    """How many jobs are changed in a second, about; None for as fast as it goes."""
 
 
 class _Kept(Struct, frozen=True):
@@ -90,22 +97,55 @@ class _Kept(Struct, frozen=True):
 # ── Asking ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def count(queue: Queue, conditions: Mapping[str, Any], *, most: int = 10_000) -> tuple[int, bool]:
+async def count(
+    queue: Queue, conditions: Mapping[str, Any], *, most: int = 10_000, fingerprint: str | None = None
+) -> tuple[int, bool]:
     """How many jobs match, up to `most`, and whether that is all of them."""
     filter, found, after = new_filter(conditions), 0, None
     bounds.integer("most", most, 1, 1_000_000)
     while True:
         wanted = min(MOST_AT_ONCE, most + 1 - found)
         page = await queue.store.find(queue.tenant, filter, after=after, limit=wanted)
-        found, after = found + len(page.jobs), page.next
+        found, after = found + len(of_failure(page.jobs, fingerprint)), page.next
         if found > most:
             return most, False
         if after is None:
             return found, True
 
 
+def of_failure(jobs: Sequence[Job], fingerprint: str | None) -> Sequence[Job]:
+    """Those whose error has this fingerprint; with none given, all."""
+    if fingerprint is None:
+        return jobs
+    return [job for job in jobs if job.error is not None and failure(job.error).fingerprint == fingerprint]
+
+
+async def next_jobs(
+    store: Store,
+    tenant: str,
+    filter: Filter,
+    after: JobId | None,
+    *,
+    fingerprint: str | None,
+    per_second: float | None,
+    most: int = MOST_AT_ONCE,
+) -> tuple[Sequence[Job], JobId | None]:
+    """The next jobs to change, no more than a second's worth, and where to go on."""
+    page = await store.find(tenant, filter, after=after, limit=most)
+    jobs = of_failure(page.jobs, fingerprint)
+    if per_second is not None and len(jobs) > (worth := max(1, math.floor(per_second))):
+        return jobs[:worth], jobs[worth - 1].id
+    return jobs, page.next
+
+
 async def begin(
-    queue: Queue, action: str, conditions: Mapping[str, Any], *, reason: str | None = None
+    queue: Queue,
+    action: str,
+    conditions: Mapping[str, Any],
+    *,
+    reason: str | None = None,
+    fingerprint: str | None = None,
+    per_second: float | None = None,
 ) -> BulkOperation:
     """Write the operation down; whoever runs `BulkRunner` on this store carries it out.
 
@@ -116,8 +156,9 @@ async def begin(
     now = await queue.store.now()
     until = now + _TICK if filter.created_before is None else min(filter.created_before, now + _TICK)
     operation = BulkOperation(
-        new_id(), doing, replace(filter, created_before=until), BulkState.RUNNING, queue.actor, said, now
-    )
+        new_id(), doing, replace(filter, created_before=until), BulkState.RUNNING, queue.actor, said, now,
+        fingerprint=fingerprint, per_second=rate("per_second", per_second),
+    )  # fmt: skip
     audit = Audited(operation.id, f"bulk {doing}", queue.actor, said, _detail(filter))
     try:
         await _put(queue.store, queue.tenant, _Kept(operation), version=0, audit=audit)
@@ -125,6 +166,10 @@ async def begin(
         pass  # nobody else knows this id: the store did it, lost its answer, and tried again
     queue.store.wakeups.wake(EVERYONE, [BULK])
     return operation
+
+
+def rate(field: str, value: float | None) -> float | None:
+    return None if value is None else bounds.number(field, value, SLOWEST_PER_SECOND, FASTEST_PER_SECOND)
 
 
 async def abort(queue: Queue, operation_id: str) -> BulkOperation:
@@ -220,11 +265,16 @@ class BulkRunner:
         try:
             async with self._store.wakeups.listen(EVERYONE, [BULK]) as bell:
                 while True:
-                    await bell.wait(0 if await self._round() else self._look_seconds)
+                    await bell.wait(0 if await self._round() else self._rest_seconds())
         finally:
             if self._led:
                 await self._resign(*self._led)
                 self._store.wakeups.wake(EVERYONE, [BULK])
+
+    def _rest_seconds(self) -> float:
+        """Until there is to be looked again: sooner, if an operation is at rest that is to go on at its rate."""
+        now = asyncio.get_running_loop().time()
+        return min([self._look_seconds, *(until - now for until in self._resting.values() if until > now)])
 
     async def _round(self) -> bool:
         """Do a page of every operation that nobody else carries out; says whether there is more to do.
@@ -240,9 +290,9 @@ class BulkRunner:
         for entry in entries:
             if self._resting.get(entry.name, 0.0) > asyncio.get_running_loop().time():
                 continue
+            self._resting.pop(entry.name, None)
             try:
                 more |= await self._step(entry)
-                self._resting.pop(entry.name, None)
             except Exception:  # no reason for its neighbours to wait
                 self._resting[entry.name] = asyncio.get_running_loop().time() + AGAIN_SECONDS
                 logger.warning(
@@ -269,31 +319,38 @@ class BulkRunner:
             [entry] = entries
         is_over = await self._page(entry, _read(entry))
         if is_over:
+            self._resting.pop(entry.name, None)
             await self._resign(entry.name)
-        return not is_over
+        return not is_over and entry.name not in self._resting
 
     async def _page(self, entry: Entry, kept: _Kept) -> bool:
         """Change a page of jobs and write down what came of it; says whether the operation is over."""
         operation = kept.operation
         if operation.state is not BulkState.RUNNING:
             return True
-        page = await self._store.find(entry.tenant, operation.filter, after=kept.after, limit=self._at_once)
-        answers = await self._apply(entry.tenant, operation, page.jobs) if page.jobs else []
+        jobs, after = await next_jobs(
+            self._store, entry.tenant, operation.filter, kept.after,
+            fingerprint=operation.fingerprint, per_second=operation.per_second, most=self._at_once,
+        )  # fmt: skip
+        answers = await self._apply(entry.tenant, operation, jobs) if jobs else []
+        if operation.per_second is not None and jobs:
+            until = asyncio.get_running_loop().time() + len(jobs) / operation.per_second
+            self._resting[entry.name] = until
         errors = [answer for answer in answers if isinstance(answer, PenstockError)]
         moved = replace(
             operation,
-            matched=operation.matched + len(page.jobs),
+            matched=operation.matched + len(jobs),
             changed=operation.changed + len(answers) - len(errors),
             refused=operation.refused + len(errors),
             refusals=(*operation.refusals, *(error.message for error in errors))[:MOST_TOLD],
         )
-        if page.next is None:
+        if after is None:
             moved = replace(moved, state=BulkState.DONE, ended_at=await self._store.now())
         try:
-            await _put(self._store, entry.tenant, _Kept(moved, page.next), version=entry.version)
+            await _put(self._store, entry.tenant, _Kept(moved, after), version=entry.version)
         except EntryConflict:
             return await self._give_way(entry, kept, moved)
-        return page.next is None
+        return after is None
 
     async def _apply(
         self, tenant: str, operation: BulkOperation, jobs: Sequence[Job]

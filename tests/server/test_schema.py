@@ -33,6 +33,7 @@ BEYOND_THE_DOCUMENT = {
     "POST /v1/jobs": "run_at and delay are not given together, nor are expires_at and expires_in",
     "PUT /v1/schedules/{name}": "cron expressions and names of time zones",
     "GET /v1/audit": "a cursor is the `next` of another page",
+    "GET /v1/insights/{table}": "schedules and flows are not asked by queue, nor most others by type",
     "POST /jobs": "the same idempotency key comes with the same body",
     "POST /jobs/batch": "within a list, text of any kind passes for a date-time",
 }

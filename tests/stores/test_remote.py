@@ -468,6 +468,7 @@ BODY: dict[str, Any] = {
     "audit": {"limit": 1},
     "events": {"limit": 1},
     "due_schedules": {},
+    "insights": {"names": []},
     "wakeups": {"topics": [], "seconds": 0},
 }
 """Bodies that the verbs take; where none is given, no items at all are fine."""
@@ -500,6 +501,8 @@ MAY: dict[str, str] = {
     "put_entries": "work",
     "entries": "work read",
     "spend": "",
+    "put_insights": "",
+    "insights": "read operate",
 }
 
 
@@ -555,6 +558,13 @@ class TestWhoMayDoWhat:
             )
             status, _ = await post(url, verb, body, ADMIN)
             assert status == 200
+
+    async def test_the_service_itself_alone_publishes_insights(self, url: str) -> None:
+        body = {"items": [{"tenant": "acme", "name": "slo", "as_of": "2026-01-01T00:00:00Z", "body": "{}"}]}
+        status, told = await post(url, "put_insights", body, "may-admin")
+        assert (status, told["code"]) == (403, "forbidden")
+        status, told = await post(url, "put_insights", body, ADMIN)
+        assert (status, told) == (200, 1)
 
 
 class TestTenants:

@@ -35,6 +35,7 @@ TABLES = [
     "done",
     "attempt",
     "change",
+    "insight",
     "edge",
     "request",
     "holder",

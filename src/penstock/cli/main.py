@@ -37,6 +37,7 @@ COMMANDS: Sections = {
     },
     "Looking after it": {
         "top": ("penstock.cli.top:top", "Watch the queues, live."),
+        "insights": ("penstock.cli.insights:insights", "What the lake found out, and what follows from it."),
         "doctor": ("penstock.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
         "completion": ("penstock.cli.completion:completion", "Completion for bash, zsh and fish."),
     },

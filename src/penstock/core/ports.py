@@ -31,7 +31,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import PenstockError
 from penstock.core.job import Job, JobId, NewJob
-from penstock.core.registry import AuditPage, Entry, Events, PutEntry, Spend, Spent
+from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import Wakeups
@@ -174,6 +174,17 @@ class Store(Protocol):
 
     async def spend(self, tenant: str, spends: Sequence[Spend]) -> list[Spent]:
         """Take from allowances, each as a whole or not at all, however many ask at once."""
+        ...
+
+    async def put_insights(self, insights: Sequence[Insight]) -> None:
+        """Publish what a run of the lake found out, of any tenants: all of it or, if any of it is older than what is there, nothing.
+
+        The same again is harmless.
+        """
+        ...
+
+    async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
+        """Those of these insights that are there, by name."""
         ...
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:

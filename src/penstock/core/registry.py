@@ -82,6 +82,16 @@ class Spent(Struct, frozen=True, gc=False):
     """Until as much would be there as was asked for; 0 if it was granted."""
 
 
+class Insight(Struct, frozen=True, gc=False):
+    """What a run of the lake found out for a tenant, under the name of its table; the newest run's alone is kept."""
+
+    tenant: str
+    name: str
+    as_of: datetime
+    """What happened before is in it."""
+    body: JsonText
+
+
 class AuditLine(Struct, frozen=True, gc=False):
     """A change made by a person or a token, and to what."""
 
@@ -96,6 +106,13 @@ class AuditPage(Struct, frozen=True, gc=False):
 
     lines: tuple[AuditLine, ...]
     next: str | None = None
+
+
+def outdated(given: datetime, there: datetime) -> InvalidInput:
+    """The refusal of insights when newer ones are there."""
+    return InvalidInput(
+        "as_of", f"be no older than what is published, which is as of {there.isoformat()}", given.isoformat()
+    )
 
 
 def audit_place(before: str | None) -> int | None:

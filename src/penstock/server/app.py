@@ -17,6 +17,7 @@ from penstock.bulk import BulkRunner
 from penstock.server import (
     administering,
     following,
+    insights,
     looking,
     openqueue,
     operating,
@@ -37,6 +38,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *looking.OPERATIONS,
     *following.OPERATIONS,
     *operating.OPERATIONS,
+    *insights.OPERATIONS,
     *administering.OPERATIONS,
     *port.OPERATIONS,
     *probes.OPERATIONS,

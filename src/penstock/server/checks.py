@@ -33,7 +33,7 @@ from penstock.core.commands import (
 from penstock.core.errors import InvalidInput
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
-from penstock.core.registry import Audited, PutEntry, Spend
+from penstock.core.registry import Audited, Insight, PutEntry, Spend
 from penstock.core.requests import new_filter, new_job, new_schedule
 from penstock.core.retry import Retry
 from penstock.core.schedule import NO_ID, Schedule
@@ -234,6 +234,12 @@ _COMMANDS: dict[type[Struct], dict[str, Check]] = {
         "actor": _called,
         "reason": _reason,
         "detail": optional(json_text(bounds.PAYLOAD_BYTES)),
+    },
+    Insight: {
+        "tenant": bounds.name,
+        "name": bounds.name,
+        "as_of": bounds.moment,
+        "body": json_text(bounds.INSIGHT_BYTES),
     },
     Spend: {"name": bounds.key, "cost": _amount, "rate": _above_nothing, "burst": _amount},
 }

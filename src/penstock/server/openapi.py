@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 import penstock
 from penstock.access import Scope
+from penstock.insights import QUESTIONS
 from penstock.server.operation import Operation
 from penstock.server.problems import MEDIA_TYPE, Problem
 from penstock.server.wire import Cursor, Id, Key, Name, TokenId
@@ -20,6 +22,8 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "id": (Id, "Its id: a UUID in lower case."),
     "queue": (Name, "A queue's name."),
     "name": (Name, "A schedule's name."),
+    "table": (Annotated[str, Meta(extra_json_schema={"enum": sorted(QUESTIONS)})], "What to ask for."),
+    "fingerprint": (Annotated[str, Meta(pattern="^[0-9a-f]{16}$")], "A failure's fingerprint."),
     "token": (TokenId, "A token's id, tok_…; not its secret."),
 }
 _HEADERS: dict[str, Any] = {"Idempotency-Key": Key, "Last-Event-ID": Cursor}

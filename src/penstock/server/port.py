@@ -17,7 +17,7 @@ from penstock.core.commands import Due, Leased, LeaseJobs, Page, QueueView, Rele
 from penstock.core.errors import Forbidden, InvalidInput, Overloaded, PenstockError
 from penstock.core.job import JobId, NewJob
 from penstock.core.ports import Store
-from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, PutEntry, Spent
+from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, Insight, PutEntry, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.wakeups import CANCELS, EVERYONE, OFFICES, SCHEDULES
 from penstock.server.checks import checked, checked_filter, checked_job, subject
@@ -339,6 +339,25 @@ async def store_spend(call: Call) -> list[Spent]:
     return await call.service.store.spend(call.caller.tenant, spends) if spends else []
 
 
+# ── Insights ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def store_put_insights(call: Call) -> int:
+    """Publish what a run of the lake found out, of all tenants; for the service itself alone. Says how many there were."""
+    insights = [checked(insight, None) for insight in call.body.items]
+    if insights:
+        if not call.caller.is_the_service:
+            raise Forbidden("insights are published by the lake", needed="a token of the service itself")
+        await call.service.store.put_insights(insights)
+    return len(insights)
+
+
+async def store_insights(call: Call) -> list[Insight]:
+    """What the newest run of the lake found out, by the names of its tables."""
+    names = [bounds.name("name", name) for name in call.body.names]
+    return await call.service.store.insights(call.caller.tenant, names)
+
+
 _READ = (Scope.READ, Scope.OPERATE)
 _ANY = (Scope.PRODUCE, Scope.WORK, Scope.READ, Scope.OPERATE)
 _SCOPES: dict[Callable[[Call], Awaitable[Any]], Scope | tuple[Scope, ...]] = {
@@ -369,6 +388,8 @@ _SCOPES: dict[Callable[[Call], Awaitable[Any]], Scope | tuple[Scope, ...]] = {
     store_put_entries: (Scope.WORK, Scope.ADMIN),  # by their kind
     store_entries: (Scope.WORK, Scope.READ, Scope.ADMIN),
     store_spend: Scope.ADMIN,
+    store_put_insights: Scope.ADMIN,
+    store_insights: _READ,
 }
 assert {f"store_{verb}" for verb in BODIES} == {handle.__name__ for handle in _SCOPES}
 

@@ -1,4 +1,4 @@
-"""Entries, allowances and the audit log of the memory store."""
+"""Entries, allowances, insights and the audit log of the memory store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import EntryConflict, PenstockError
 from penstock.core.job import Change
 from penstock.core.machine import Machine
-from penstock.core.registry import AuditPage, Entry, PutEntry, Spend, Spent, audit_place
+from penstock.core.registry import AuditPage, Entry, Insight, PutEntry, Spend, Spent, audit_place, outdated
 
 _KEPT_FULL = timedelta(hours=1)
 
@@ -31,6 +31,7 @@ class MemoryRegistry:
         self._entries: dict[tuple[str, str], dict[str, Entry]] = {}
         """By kind and name, and then by tenant: a token is looked up without knowing whose it is."""
         self._allowances: dict[tuple[str, str], _Allowance] = {}
+        self._insights: dict[tuple[str, str], Insight] = {}
 
     def machine(self, tenant: str, now: datetime) -> Machine:
         """The tenant's machine, which keeps the trails."""
@@ -98,6 +99,17 @@ class MemoryRegistry:
         full_at = now + timedelta(seconds=(spend.burst - remains) / spend.rate)
         self._allowances[tenant, spend.name] = _Allowance(remains, now, full_at)
         return Spent(True, remains, 0.0)
+
+    async def put_insights(self, insights: Sequence[Insight]) -> None:
+        for one in insights:
+            there = self._insights.get((one.tenant, one.name))
+            if there is not None and there.as_of > one.as_of:
+                raise outdated(one.as_of, there.as_of)
+        self._insights.update({(one.tenant, one.name): one for one in insights})
+
+    async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
+        found = (self._insights.get((tenant, name)) for name in sorted(set(names)))
+        return [one for one in found if one is not None]
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
         end = audit_place(before)

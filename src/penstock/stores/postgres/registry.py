@@ -1,12 +1,24 @@
-"""Entries, allowances and the audit log in PostgreSQL."""
+"""Entries, allowances, insights and the audit log in PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.core.codec import JsonText
 from penstock.core.errors import EntryConflict, PenstockError
-from penstock.core.registry import Audited, AuditLine, AuditPage, Entry, PutEntry, Spend, Spent, audit_place
+from penstock.core.registry import (
+    Audited,
+    AuditLine,
+    AuditPage,
+    Entry,
+    Insight,
+    PutEntry,
+    Spend,
+    Spent,
+    audit_place,
+    outdated,
+)
 from penstock.stores.postgres import rows
 from penstock.stores.postgres.reading import Reading
 from penstock.stores.postgres.rules import sql
@@ -44,6 +56,28 @@ class Registry(Reading):
         )  # fmt: skip
         spent = sorted(found, key=lambda row: row["place"])
         return [Spent(row["granted"], row["remains"], row["wait_seconds"]) for row in spent]
+
+    async def put_insights(self, insights: Sequence[Insight]) -> None:
+        given = list({(one.tenant, one.name): one for one in insights}.values())
+        tenants, names = [one.tenant for one in given], [one.name for one in given]
+        moments = [one.as_of for one in given]
+
+        async def publish(connection: Any) -> None:
+            async with self._transaction(connection):
+                # One run at a time: of two that begin together, the newer stays. Nobody who reads waits for it.
+                await connection.execute("LOCK TABLE penstock.insight IN SHARE ROW EXCLUSIVE MODE")
+                newer = await connection.fetchrow(sql("newer_insight"), tenants, names, moments)
+                if newer is not None:
+                    raise outdated(newer["given"], newer["there"])
+                await connection.execute(
+                    sql("put_insights"), tenants, names, moments, [one.body for one in given]
+                )
+
+        await self._reach(publish)
+
+    async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
+        found = await self._fetch(sql("insights"), tenant, list(set(names)))
+        return [Insight(tenant, row["name"], row["as_of"], JsonText(row["body"])) for row in found]
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
         found = await self._fetch(sql("audit"), tenant, audit_place(before), limit + 1)

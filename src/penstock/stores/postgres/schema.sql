@@ -119,6 +119,15 @@ CREATE TABLE penstock.holder (
     CONSTRAINT holder_pkey PRIMARY KEY (tenant, queue, unique_key)
 );
 
+CREATE TABLE penstock.insight (
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    as_of timestamp with time zone NOT NULL,
+    body json NOT NULL,
+    published_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT insight_pkey PRIMARY KEY (tenant, name)
+);
+
 CREATE TABLE penstock.job (
     tenant text NOT NULL,
     id uuid NOT NULL,

@@ -47,7 +47,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.job import Job, JobId, NewJob
-from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, PutEntry, Spend, Spent
+from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.stores.remote.http import DEFAULT_TENANT, Http
@@ -59,6 +59,7 @@ from penstock.stores.remote.wire import (
     Entries,
     Find,
     Follow,
+    Insights,
     Items,
     Lead,
     NextAt,
@@ -214,6 +215,14 @@ class RemoteStore:
 
     async def spend(self, tenant: str, spends: Sequence[Spend]) -> list[Spent]:
         return await self._ask("spend", Items(list(spends)), tenant, False) if spends else []
+
+    async def put_insights(self, insights: Sequence[Insight]) -> None:
+        if insights:  # in one request, however long: all or nothing
+            await self._ask("put_insights", Items(list(insights)))
+
+    async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
+        insights: list[Insight] = await self._ask("insights", Insights(list(names)), tenant)
+        return insights
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
         owner, whose = _owner(tenant)

@@ -42,7 +42,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.job import Attempt, Change, Job, NewJob, Record
-from penstock.core.registry import AuditPage, Entry, Events, PutEntry, Spend, Spent
+from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 
@@ -145,6 +145,10 @@ class Entries(Struct, frozen=True, forbid_unknown_fields=True):
     whose: Whose = "tenant"
 
 
+class Insights(Struct, frozen=True, forbid_unknown_fields=True):
+    names: Annotated[list[str], Meta(max_length=MOST_TOPICS)]
+
+
 class Audit(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int
     before: str | None = None
@@ -204,6 +208,8 @@ BODIES: dict[str, Any] = {
     "put_entries": PutEntries,
     "entries": Entries,
     "spend": Items[Spend],
+    "put_insights": Items[Insight],
+    "insights": Insights,
     "audit": Audit,
     "events": Follow,
     "wakeups": Listen,
@@ -235,6 +241,8 @@ ANSWERS: dict[str, Any] = {
     "put_entries": Answers[Entry],
     "entries": list[Entry],
     "spend": list[Spent],
+    "put_insights": int,
+    "insights": list[Insight],
     "audit": AuditPage,
     "events": Events,
     "wakeups": Rung,

@@ -1,0 +1,105 @@
+"""Gold goes back into the store, where the service and people read it: one transaction per run, the newest run alone.
+
+The store is no second lake. What is published is bounded, the most telling rows first; the rest stays in the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core import bounds
+from penstock.core.ports import Store
+from penstock.core.registry import Insight
+from penstock.insights import SUMMARY, Body, Row, Rows, Summary, encoded
+from penstock.lake.tables import GOLD, HISTOGRAM
+
+
+class _Choice(Struct, frozen=True):
+    """Which rows of a table are published."""
+
+    most: int
+    order: Callable[[Row], Any]
+    """By what the most telling rows are found: highest first."""
+    days: int | None = None
+    """Only what is no older, by `time`."""
+    time: str = "day"
+
+
+CHOICES: Mapping[str, _Choice] = {
+    "hourly": _Choice(20_000, lambda row: row["hour"], 14, "hour"),
+    "daily": _Choice(10_000, lambda row: row["day"], 400),
+    "failures": _Choice(200, lambda row: (row["count_24h"], row["count"], row["last_seen"])),
+    "capacity": _Choice(20_000, lambda row: row["offered_load"] or 0.0),
+    "capacity_plan": _Choice(1_000, lambda row: row["utilisation"] or 0.0),
+    "slo": _Choice(2_000, lambda row: row["burn_rate"] or 0.0),
+    "anomalies": _Choice(500, lambda row: (row["hour"], abs(row["score"])), 30, "hour"),
+    "flows": _Choice(200, lambda row: row["critical_ms"] or 0),
+    "schedules": _Choice(5_000, lambda row: row["day"], 90),
+    "usage": _Choice(10_000, lambda row: row["day"], 400),
+}
+
+
+async def publish(store: Store, tables: Mapping[str, Any], as_of: datetime) -> int:
+    """Put a run's gold (a pyarrow.Table by name) into the store; says how many bodies.
+
+    All of it or nothing: a run as of an earlier time than what is there is refused with InvalidInput.
+    """
+    missing = sorted(GOLD.keys() - tables.keys())
+    if missing:
+        raise ValueError(f"a run publishes all of gold, and {', '.join(missing)} are not given")
+    found = list(insights(tables, as_of))
+    await store.put_insights(found)
+    return len(found)
+
+
+def insights(tables: Mapping[str, Any], as_of: datetime) -> Iterator[Insight]:
+    """What is published of a run: for each tenant that occurs in it a body per table, and a summary."""
+    by_tenant: dict[str, dict[str, Rows]] = {}
+    for name in GOLD:
+        for row in tables[name].select(list(GOLD[name])).to_pylist():
+            by_tenant.setdefault(row.pop("tenant"), {}).setdefault(name, []).append(row)
+    for tenant, rows in sorted(by_tenant.items()):
+        # A table in which a tenant does not occur is published too: what was there before is over.
+        bodies = {name: _body(name, rows.get(name, []), as_of) for name in GOLD}
+        for name, body in bodies.items():
+            yield Insight(tenant, name, as_of, encoded(body))
+        summary = Summary({name: len(body.rows) for name, body in bodies.items()})
+        yield Insight(tenant, SUMMARY, as_of, encoded(summary))
+
+
+def _body(name: str, rows: Rows, as_of: datetime) -> Body:
+    choice = CHOICES[name]
+    kinds = {column: kind for column, kind in GOLD[name].items() if column != "tenant"}
+    recent = rows
+    if choice.days is not None:
+        since = as_of - timedelta(days=choice.days)
+        recent = [row for row in rows if _moment(row[choice.time]) >= since]
+    chosen = sorted(recent, key=choice.order, reverse=True)[: choice.most]
+    plain = [[_plain(row[column], kind) for column, kind in kinds.items()] for row in chosen]
+    return _fitting(Body(list(kinds), plain, len(rows) - len(plain)))
+
+
+def _fitting(body: Body) -> Body:
+    """As many of the first rows as the store takes."""
+    while (size := len(msgspec.json.encode(body))) > bounds.INSIGHT_BYTES:
+        kept = int(len(body.rows) * 0.95 * bounds.INSIGHT_BYTES / size)
+        body = replace(body, rows=body.rows[:kept], left_out=body.left_out + len(body.rows) - kept)
+    return body
+
+
+def _moment(value: date) -> datetime:
+    if not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _plain(value: Any, kind: str) -> Any:
+    if kind == HISTOGRAM:
+        return dict(value or ())
+    return _moment(value) if isinstance(value, datetime) else value
