@@ -1,0 +1,1 @@
+"""The lake: everything that ever happened to jobs, as open tables that people can ask. Needs no Spark to be imported."""

@@ -1,0 +1,250 @@
+"""The history of a PostgreSQL store: Arrow batches by ADBC, and offsets that are horizons of transactions.
+
+Rows commit out of order, so no number that grows says what a reader has had. Each row carries the transaction that wrote
+it (migrations/0005_feed.sql), and a stream reads only below the oldest one that still runs: nothing more comes in there.
+The price: a transaction that writes and stays open, anywhere on the server, holds the stream up for as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from penstock.core.errors import InvalidInput
+from penstock.lake.source.asking import Ask, Offset
+from penstock.lake.source.queries import Span, query, rows_between
+from penstock.lake.tables import SOURCE
+
+ROWS_A_SLICE = 50_000
+"""Fewer are not worth a task of their own."""
+_SAMPLED = 20_000
+_ROW_BYTES = 200
+_FIRST_WIDTH = 1_024
+_WIDER = 8
+
+_FEED = """
+SELECT f.id AS feed, (SELECT system_identifier::text FROM pg_control_system()) AS system,
+       (SELECT max(xid) FROM penstock.feed_floor) AS floor,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
+FROM penstock.feed f"""
+
+_SAMPLES = {
+    "events": ("xid", "bigint", ("job", "attempt", "change")),
+    "attempts": ("xid", "bigint", ("attempt",)),
+    "jobs": ("id", "uuid", ("job",)),
+}
+
+
+class _Feed(Struct, frozen=True):
+    """Whose history this is, from which transaction on it is whole, and up to which it is settled."""
+
+    feed: str
+    system: str
+    floor: int
+    horizon: int
+
+    def offset(self, xid: int, floor: int) -> Offset:
+        return {"xid": xid, "floor": floor, "feed": self.feed, "system": self.system}
+
+    def check(self, offset: Offset) -> None:
+        """Refuse a place of another history, one from before what is kept, and one that this history has not come to."""
+        try:
+            feed, system = offset["feed"], offset["system"]
+            xid, floor = int(offset["xid"]), int(offset["floor"])
+        except (KeyError, TypeError, ValueError):
+            raise InvalidInput("the checkpoint", "hold offsets of this source", offset) from None
+        if (feed, system) != (self.feed, self.system):
+            raise InvalidInput(
+                "the checkpoint",
+                f"come from this very database (feed {self.feed}, system {self.system}); "
+                "begin a new lake, or name the database that this one was made from",
+                f"feed {feed}, system {system}",
+            )
+        if xid > max(self.horizon, self.floor):
+            raise InvalidInput(
+                "the checkpoint",
+                f"not be ahead of the database, which has come to transaction {self.horizon:,}: it was restored from a "
+                "backup; begin a new lake, or go back to the lake of that time",
+                f"{xid:,}",
+            )
+        if self.floor > max(xid, floor):
+            raise InvalidInput(
+                "the checkpoint",
+                f"not be older than what is kept, which is whole from transaction {self.floor:,} on: some of what "
+                "came after it has left the database unread; begin a new lake",
+                f"{xid:,}",
+            )
+
+
+class PostgresReader:
+    """Reads one database; opens a connection for each call and keeps none."""
+
+    def __init__(self, url: str) -> None:
+        self._url = plain_url(url)
+
+    # ── All at once ───────────────────────────────────────────────────────────────────────────────
+
+    def slices(self, ask: Ask, most: int) -> list[Span]:
+        if ask.table not in _SAMPLES:
+            return [Span()]
+        column, kind, tables = _SAMPLES[ask.table]
+        with self._connect() as connection:
+            parents = ", ".join(f"'penstock.{table}'::regclass" for table in tables)
+            [(size,)] = connection.execute(
+                f"SELECT sum(pg_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent IN ({parents})"
+            )
+            rows = max(1, int(size or 0) // _ROW_BYTES)
+            number = _slices(rows, most)
+            if number == 1:
+                return [Span(column)]
+            share = min(100.0, 100.0 * _SAMPLED / rows)
+            sampled = " UNION ALL ".join(
+                f"SELECT {column} FROM penstock.{table} TABLESAMPLE SYSTEM ({share})" for table in tables
+            )
+            bounds = _cuts(connection, f"SELECT {column} AS cut FROM ({sampled}) s", kind, number)
+        return _spans(column, None, bounds, None)
+
+    # ── As a stream ───────────────────────────────────────────────────────────────────────────────
+
+    def first(self) -> Offset:
+        with self._connect() as connection:
+            feed = _feed(connection)
+        return feed.offset(0, feed.floor)
+
+    def horizon(self) -> Offset:
+        with self._connect() as connection:
+            feed = _feed(connection)
+        return feed.offset(feed.horizon, feed.floor)
+
+    def latest(self, start: Offset, ask: Ask, most_rows: int | None, target: Offset | None) -> Offset:
+        with self._connect() as connection:
+            feed = _feed(connection)
+            feed.check(start)
+            if target is not None:
+                feed.check({**target, "floor": feed.floor})
+            low, end = int(start["xid"]), feed.horizon if target is None else int(target["xid"])
+            if most_rows is not None and low < end:
+                end = _bounded(connection, ask, low, end, most_rows)
+        return feed.offset(max(low, end), int(start["floor"]))
+
+    def between(self, start: Offset, end: Offset, ask: Ask, most: int) -> list[Span]:
+        low, high = int(start["xid"]), int(end["xid"])
+        with self._connect() as connection:
+            feed = _feed(connection)
+            feed.check(start)
+            feed.check({**end, "floor": feed.floor})
+            if low >= high:
+                return []
+            rows = rows_between(ask, low, high)
+            [(number,)] = connection.execute(f"SELECT count(*) FROM ({rows}) r")
+            if number == 0:
+                return []
+            bounds = _cuts(connection, f"SELECT xid AS cut FROM ({rows}) r", "bigint", _slices(number, most))
+        return _spans("xid", str(low), bounds, str(high), since=start)
+
+    # ── On an executor ────────────────────────────────────────────────────────────────────────────
+
+    def read(self, ask: Ask, slice: Span) -> Iterator[Any]:
+        import adbc_driver_postgresql.dbapi as adbc
+        import pyarrow
+
+        schema = arrow_schema(ask)
+        with adbc.connect(self._url) as connection, connection.cursor() as cursor:
+            cursor.execute(query(ask, slice))
+            for batch in cursor.fetch_record_batch():
+                if not ask.columns:
+                    yield pyarrow.RecordBatch.from_struct_array(pyarrow.array([{}] * batch.num_rows))
+                    continue
+                yield pyarrow.RecordBatch.from_arrays(
+                    [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)],
+                    schema=schema,
+                )
+        if slice.since is not None:
+            # A day may have gone between the plan and the look at its tables.
+            with self._connect() as checking:
+                _feed(checking).check(slice.since)
+
+    def _connect(self) -> Any:
+        import psycopg
+
+        return psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+
+
+def plain_url(url: str) -> str:
+    """A store's URL as libpq takes it: without what only Penstock knows."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    rest = [(name, value) for name, value in given if name != "pooled"]
+    return urlunsplit(parts._replace(query=urlencode(rest)))
+
+
+def arrow_schema(ask: Ask) -> Any:
+    """The columns asked for as Spark wants to be given them."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    table = SOURCE[ask.table]
+    return pa.schema([(column, types[table[column]]) for column in ask.columns])
+
+
+def _feed(connection: Any) -> _Feed:
+    found = connection.execute(_FEED).fetchone()
+    if found is None:
+        raise InvalidInput("the database", "have a feed of its own; run penstock migrate", "none")
+    return _Feed(*found)
+
+
+def _slices(rows: int, most: int) -> int:
+    return max(1, min(most, -(-rows // ROWS_A_SLICE)))
+
+
+def _cuts(connection: Any, rows: str, kind: str, number: int) -> list[str]:
+    """Where to cut rows into so many parts of about the same size."""
+    if number <= 1:
+        return []
+    fractions = ", ".join(str(n / number) for n in range(1, number))
+    found = connection.execute(
+        f"SELECT (percentile_disc(ARRAY[{fractions}]::float8[]) WITHIN GROUP (ORDER BY cut))::text[] FROM ({rows}) c"
+    ).fetchone()
+    cuts = [cut for cut in found[0] or [] if cut is not None]
+    return sorted(set(cuts), key=int if kind == "bigint" else str)
+
+
+def _spans(
+    by: str, low: str | None, cuts: list[str], high: str | None, since: Offset | None = None
+) -> list[Span]:
+    edges = [low, *(cut for cut in cuts if cut != low), high]
+    return [Span(by, one, other, since) for one, other in pairwise(edges)]
+
+
+def _bounded(connection: Any, ask: Ask, low: int, horizon: int, most: int) -> int:
+    """The transaction below which there are at most so many rows from `low` on; a transaction is never cut in two.
+
+    A few transactions are looked at first, then ever more: who is far behind must not read all that happened since for
+    every batch.
+    """
+    width, seen, begin = _FIRST_WIDTH, 0, low
+    if low == 0:  # most of the way from the beginning of time to the first row is empty
+        found = connection.execute(f"SELECT min(xid) FROM ({rows_between(ask, 0, horizon)}) r").fetchone()[0]
+        begin = horizon if found is None else found
+    while begin < horizon:
+        end = min(begin + width, horizon)
+        rows = rows_between(ask, begin, end)
+        [(number,)] = connection.execute(f"SELECT count(*) FROM ({rows}) r")
+        if seen + number > most:
+            [(cut, first)] = connection.execute(
+                f"SELECT (array_agg(xid ORDER BY xid))[{most - seen + 1}], min(xid) FROM ({rows}) r"
+            )
+            return int(cut) if seen or cut > first else int(cut) + 1
+        seen, begin, width = seen + number, end, width * _WIDER
+    return horizon
