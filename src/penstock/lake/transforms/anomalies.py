@@ -1,0 +1,75 @@
+"""Hours that are not as they usually are at that time of the week."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.lake.histogram import percentile_spark
+from penstock.lake.tables import ANOMALIES
+from penstock.lake.transforms.figures import gather_histogram, total
+from penstock.lake.transforms.times import full_hour, hour_of_week, hours
+
+WEEKS = 8
+LEAST_WEEKS = 3
+SCORE = 4.0
+_QUEUE = ("tenant", "queue")
+
+# What counts as one step off, at the least: small numbers vary by themselves.
+_LEAST_STEP = """CASE metric
+    WHEN 'arrivals' THEN greatest(1D, sqrt(expected))
+    WHEN 'failure_share' THEN 0.02D + 0.5D / sqrt(weight)
+    ELSE 1000 + 0.25D * expected END"""
+
+
+def anomalies(hourly: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: float = SCORE) -> DataFrame:
+    """One row per (tenant, queue, hour, metric) that is off its median at that hour of the week.
+
+    The score is how many usual steps off it is: of the median absolute deviation, times 1.4826 as for a normal spread,
+    or of the least step that matters, whichever is more. Hours without arrivals count as such, from a queue's first
+    hour to the last full one; hours of the week seen less than three times have no usual.
+    """
+    now = full_hour(as_of)
+    recent = hourly.where((F.col("hour") >= now - hours(weeks * 168)) & (F.col("hour") < now))
+    counted = recent.groupBy(*_QUEUE, "hour").agg(
+        F.sum("arrivals").alias("arrivals"),
+        F.sum(F.col("failed") + F.col("lost")).alias("bad"),
+        F.sum(total("run_hist")).alias("ended"),
+    )
+    waits = gather_histogram(recent, [*_QUEUE, "hour"], "wait_hist").select(
+        *_QUEUE, "hour", F.expr(percentile_spark("wait_hist", 0.95)).alias("p95")
+    )
+    every = counted.groupBy(*_QUEUE).agg(F.min("hour").alias("first")).select(
+        *_QUEUE, F.explode(F.sequence("first", now - hours(1), hours(1))).alias("hour")
+    )  # fmt: skip
+    cells = every.join(counted, [*_QUEUE, "hour"], "left").join(waits, [*_QUEUE, "hour"], "left")
+    ended = F.coalesce("ended", F.lit(0)).cast("double")
+    metrics = F.array(
+        F.struct(
+            F.lit("arrivals").alias("metric"), F.coalesce("arrivals", F.lit(0)).cast("double").alias("value")
+        ),
+        F.struct(F.lit("failure_share").alias("metric"), F.try_divide("bad", "ended").alias("value")),
+        F.struct(F.lit("wait_p95").alias("metric"), F.col("p95").alias("value")),
+    )
+    values = (
+        cells.select(*_QUEUE, "hour", hour_of_week("hour").alias("at"), ended.alias("weight"), F.inline(metrics))
+        .where("value IS NOT NULL")
+    )  # fmt: skip
+    slot = [*_QUEUE, "metric", "at"]
+    usual = (
+        values.groupBy(*slot)
+        .agg(F.median("value").alias("expected"), F.count("*").alias("seen"))
+        .where(F.col("seen") >= LEAST_WEEKS)
+    )
+    against = values.join(usual, slot)
+    spread = against.groupBy(*slot).agg(F.median(F.abs(F.col("value") - F.col("expected"))).alias("spread"))
+    step = F.greatest(1.4826 * F.col("spread"), F.expr(_LEAST_STEP))
+    return (
+        against.join(spread, slot)
+        .withColumn("score", (F.col("value") - F.col("expected")) / step)
+        .where(F.abs("score") >= score)
+        .withColumn("direction", F.when(F.col("score") > 0, "high").otherwise("low"))
+        .select(*ANOMALIES)
+    )

@@ -1,0 +1,90 @@
+"""Failures by what they are: how many, since when, whether they grow, and whom to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.lake.fingerprint import fingerprint_spark, frame_spark, text_spark, type_spark
+from penstock.lake.tables import FAILURES
+from penstock.lake.transforms.times import full_hour, hours
+
+SAMPLES = 5
+_WHAT = ("tenant", "fingerprint", "error_type", "top_frame", "text")
+
+FAILURE_HOURS: Mapping[str, str] = {
+    "tenant": "string",
+    "fingerprint": "string",
+    "error_type": "string",
+    "top_frame": "string",
+    "text": "string",
+    "hour": "timestamp",
+    "first_seen": "timestamp",
+    "last_seen": "timestamp",
+    "count": "bigint",
+    "queues": "array<string>",
+    "types": "array<string>",
+    "sample_jobs": "array<struct<last_seen:timestamp,job_id:string>>",
+}
+
+
+def failure_hours(attempts: DataFrame) -> DataFrame:
+    """One row per (tenant, fingerprint, hour): the part of `failures` that needs the attempts of its own day only."""
+    failed = attempts.where("outcome IN ('failed', 'lost') AND error IS NOT NULL").select(
+        "tenant", "job_id", "queue", "type", "ended_at",
+        F.date_trunc("hour", "ended_at").alias("hour"),
+        F.expr(frame_spark("error")).alias("top_frame"),
+        F.expr(text_spark("error")).alias("text"),
+    )  # fmt: skip
+    known = failed.withColumn("error_type", F.expr(type_spark("text"))).withColumn(
+        "fingerprint", F.expr(fingerprint_spark("error_type", "top_frame", "text"))
+    )
+    # By job first: one that fails again and again is one sample.
+    jobs = known.groupBy(*_WHAT, "hour", "queue", "type", "job_id").agg(
+        F.count("*").alias("count"),
+        F.min("ended_at").alias("first_seen"),
+        F.max("ended_at").alias("last_seen"),
+    )
+    sample = F.struct("last_seen", "job_id")
+    return jobs.groupBy(*_WHAT, "hour").agg(
+        F.min("first_seen").alias("first_seen"),
+        F.max("last_seen").alias("last_seen"),
+        F.sum("count").alias("count"),
+        F.array_sort(F.collect_set("queue")).alias("queues"),
+        F.array_sort(F.collect_set("type")).alias("types"),
+        F.max_by(sample, sample, SAMPLES).alias("sample_jobs"),
+    )
+
+
+def failures(failure_hours: DataFrame, *, as_of: datetime) -> DataFrame:
+    """One row per (tenant, fingerprint). The last 24 hours begin with a full hour: they are up to 25.
+
+    The trend is how many there were in them, against the daily mean from when it was first seen until then; null where
+    there is no before.
+    """
+    yesterday = full_hour(as_of) - hours(24)
+    found = failure_hours.groupBy(*_WHAT).agg(
+        F.min("first_seen").alias("first_seen"),
+        F.max("last_seen").alias("last_seen"),
+        F.sum("count").alias("count"),
+        F.sum(F.when(F.col("hour") >= yesterday, F.col("count")).otherwise(0)).alias("count_24h"),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_list("queues")))).alias("queues"),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_list("types")))).alias("types"),
+        F.reverse(F.array_sort(F.flatten(F.collect_list("sample_jobs")))).alias("samples"),
+    )
+    days_before = F.greatest(
+        F.lit(1.0), (F.unix_micros(yesterday) - F.unix_micros("first_seen")) / F.lit(86_400e6)
+    )
+    before = F.col("count") - F.col("count_24h")
+    made = {
+        "trend": F.when(before > 0, F.col("count_24h") / (before / days_before)),
+        "is_new": F.col("first_seen") >= yesterday,
+        "sample_jobs": F.expr(
+            f"aggregate(samples, CAST(array() AS array<string>), (kept, one) ->"
+            f" IF(size(kept) < {SAMPLES} AND NOT array_contains(kept, one.job_id), array_append(kept, one.job_id), kept))"
+        ),
+    }
+    return found.select(*(made.get(column, F.col(column)).alias(column) for column in FAILURES))

@@ -1,0 +1,58 @@
+"""Whether queues keep their promises: how many waited no longer than they should, and how fast the slack is used up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.lake.histogram import bucket_sql
+from penstock.lake.tables import SLO
+from penstock.lake.transforms.times import full_hour, hours
+
+WINDOWS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
+TARGET_WAIT_MS = 60_000
+OBJECTIVE = 0.99
+
+
+def slo(hourly: DataFrame, *, as_of: datetime, targets: DataFrame | None = None) -> DataFrame:
+    """One row per (tenant, queue, window) in which anything ran.
+
+    `targets` has tenant, queue, target_wait_ms and objective; queues that it does not name have 99 % within 60 s. A
+    window begins with a full hour, and the target is met to the end of its bucket: up to 2 % more than it says. A burn
+    rate of 1 uses up just the slack that the objective leaves; above, it will be missed.
+    """
+    waits = hourly.where(F.col("hour") >= full_hour(as_of) - hours(max(WINDOWS.values())))
+    if targets is None:
+        aimed = waits.withColumns(
+            {"target_wait_ms": F.lit(TARGET_WAIT_MS).cast("bigint"), "objective": F.lit(OBJECTIVE)}
+        )
+    else:
+        own = targets.select(
+            "tenant", "queue", F.col("target_wait_ms").cast("bigint"), F.col("objective").cast("double")
+        )
+        aimed = waits.join(F.broadcast(own), ["tenant", "queue"], "left").fillna(
+            {"target_wait_ms": TARGET_WAIT_MS, "objective": OBJECTIVE}
+        )
+    queue = ("tenant", "queue", "target_wait_ms", "objective")
+    counted = (
+        aimed.select(*queue, "hour", F.explode("wait_hist").alias("bucket", "n"))
+        .groupBy(*queue, "hour")
+        .agg(
+            F.sum(F.when(F.col("bucket") <= F.expr(bucket_sql("target_wait_ms")), F.col("n")).otherwise(0)).alias("good"),
+            F.sum("n").alias("total"),
+        )
+    )  # fmt: skip
+    windows = F.array(
+        *(F.struct(F.lit(name).alias("window"), (full_hour(as_of) - hours(count)).alias("since")) for name, count in WINDOWS.items())
+    )  # fmt: skip
+    seen = (
+        counted.withColumn("in", F.explode(windows))
+        .where("hour >= `in`.since")
+        .groupBy(*queue, F.col("in.window").alias("window"))
+        .agg(F.sum("good").alias("good"), F.sum("total").alias("total"))
+        .withColumn("attainment", F.col("good") / F.col("total"))
+    )
+    burn = F.try_divide(1 - F.col("attainment"), 1 - F.col("objective"))
+    return seen.withColumn("burn_rate", burn).select(*SLO)
