@@ -13,7 +13,7 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
                tests/stores/test_migrate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test system check format schema bench lock clean
+.PHONY: help run test lake system check format schema bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,10 @@ run: $(READY) ## set up and run everything: database, service, worker, scheduler
 test: $(READY) ## set up and run all tests
 	@echo "→ tests"
 	@$(BIN)/python -m pytest $(ARGS)
+
+lake: $(LAKE) ## add Spark, and make a lake of a made-up month
+	@$(BIN)/penstock lake demo $(ARGS)
+	@$(BIN)/penstock lake status --lake .penstock/demo-lake --output table
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }

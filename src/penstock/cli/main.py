@@ -35,6 +35,9 @@ COMMANDS: Sections = {
         "tokens": ("penstock.cli.tokens:tokens", "Who may use the HTTP service."),
         "workers": ("penstock.cli.workers:workers", "Who is at work."),
     },
+    "Lake": {
+        "lake": ("penstock.cli.lake:lake", "Everything that happened, as tables to ask."),
+    },
     "Looking after it": {
         "top": ("penstock.cli.top:top", "Watch the queues, live."),
         "doctor": ("penstock.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
