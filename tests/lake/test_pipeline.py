@@ -234,6 +234,27 @@ def test_one_that_dies_before_it_has_begun(history: History, deadly: str) -> Non
     assert history.run().mismatches == []
 
 
+@pytest.mark.usefixtures("bronze_only")
+def test_going_on_takes_in_what_comes_until_it_is_stopped(history: History) -> None:
+    reports: list[Report] = []
+    stop = Event()
+
+    def told(report: Report) -> None:
+        reports.append(report)
+        if len(reports) == 1:
+            with pytest.raises(LakeBusy):  # the office is held between runs, too
+                history.run()
+            history.happen(1)
+        else:
+            stop.set()
+
+    pipeline.run_continuously(
+        history.spark, history.url, history.lake.place, every_seconds=0, stop=stop, on_report=told
+    )
+    assert [report.batches for report in reports] == [0, 1]
+    assert history.run().batches == 0
+
+
 class TestTwoDrivers:
     def test_the_second_is_refused_while_the_first_is_at_work(self, history: History) -> None:
         with Leading(history.url) as office:
