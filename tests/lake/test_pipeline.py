@@ -49,9 +49,10 @@ def some() -> tuple[Recipe, ...]:
     return (*chosen, Recipe("gold", "usage", usage, By.WHOLE))
 
 
-def by_day_and_failures() -> tuple[Recipe, ...]:
-    """What a run carries over from earlier ones, and one of the tables made from it."""
-    return tuple(recipe for recipe in recipes() if recipe.by is not By.WHOLE or recipe.table == "failures")
+def more() -> tuple[Recipe, ...]:
+    """Tables of each layer that are carried over from run to run, and one that is made from all days of another."""
+    chosen = ("attempts", "jobs", "failure_hours", "hourly", "failures")
+    return tuple(recipe for recipe in recipes() if recipe.table in chosen)
 
 
 class History:
@@ -141,10 +142,12 @@ def test_run_by_run_comes_to_the_same_as_all_at_once(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "MOST_FOLDERS", 1)
-    monkeypatch.setattr(pipeline, "recipes", by_day_and_failures)
+    monkeypatch.setattr(pipeline, "recipes", more)
     history.happen(1)
+    history.happen(2, queue="other")
     first = history.run()
-    assert (first.days, first.mismatches) == (["2026-01-01"], [])
+    assert (first.days, first.mismatches) == (["2026-01-01", "2026-01-02"], [])
+    before = history.manifest
     assert first.events == history.in_store(
         "SELECT (SELECT count(*) FROM penstock.job) + (SELECT count(*) FROM penstock.attempt)"
         " + (SELECT count(*) FROM penstock.change)"
@@ -153,17 +156,19 @@ def test_run_by_run_comes_to_the_same_as_all_at_once(
     with pytest.raises(Killed):
         history.run(on_step=dying_at("bronze committed"))
     history.happen(3)
-    # A retry of a job of the first day has ended on the third, and changes what is said of both.
+    # Late: a retry of a job of the first day has ended on the third. It changes what is said of both, and of no other.
     second = history.run(most_rows=4)
     assert second.batches > 1
     assert second.days == ["2026-01-01", "2026-01-03"]
+    for table in ("attempts", "jobs", "hourly"):
+        assert history.manifest.tables[table]["2026-01-02"] == before.tables[table]["2026-01-02"]
     run_by_run = history.tables()
-    assert sum(len(folders) for folders in history.manifest.tables["events"].values()) == 2  # compacted
+    assert sum(len(folders) for folders in history.manifest.tables["events"].values()) == 3  # compacted
 
     history.lake = Lake(Path(history.lake.place).with_name("other"))
     history.run()
     assert history.tables() == run_by_run
-    assert len(run_by_run["jobs"]) == 9
+    assert len(run_by_run["jobs"]) == 12
 
 
 def test_every_recipe_makes_the_table_that_it_says_it_does(spark: Any) -> None:
@@ -174,33 +179,6 @@ def test_every_recipe_makes_the_table_that_it_says_it_does(spark: Any) -> None:
         assert dict(recipe(tables, ALWAYS).dtypes) == dict(SCHEMAS[recipe.table])
         made.append(recipe.table)
     assert {*GOLD, *SILVER} <= set(made)
-
-
-def test_late_events_change_the_days_they_belong_to_and_no_others(history: History) -> None:
-    for day in (1, 2, 3):
-        history.happen(day, queue=f"q{day}")
-    history.run()
-    before = history.manifest
-    history.clock.set(NOON + timedelta(days=3))
-
-    async def late(queue: Queue) -> None:
-        # The job of the first day that failed, by now on the fourth.
-        [held] = await queue.lease("q1", worker="w")
-        await queue.ack(held)
-
-    history.ask(late)
-    report = history.run()
-    assert report.events == 1
-    assert report.days == ["2026-01-01", "2026-01-04"]
-    after = history.manifest
-    for table in ("attempts", "jobs"):
-        for other in ("2026-01-02", "2026-01-03"):
-            assert after.tables[table][other] == before.tables[table][other]
-    incremental = history.tables()
-    assert [len(incremental[table]) for table in ("jobs", "attempts", "usage")] == [9, 10, 3]
-    assert sum("'succeeded'" in row for row in incremental["jobs"]) == 7
-    history.run(rebuild=True)
-    assert history.tables() == incremental
 
 
 def test_a_run_that_dies_at_any_step_is_followed_by_one_that_makes_it_good(history: History) -> None:
@@ -304,7 +282,7 @@ class _Anyone:
 
 @pytest.mark.usefixtures("bronze_only")
 class TestReconciling:
-    def test_finds_a_loss_and_says_how_much(self, history: History) -> None:
+    def test_finds_what_is_lost_or_twice_and_says_how_much(self, history: History) -> None:
         history.happen(1)
         history.happen(2, number=2, queue="other")
         history.run()
@@ -325,37 +303,33 @@ class TestReconciling:
         assert "2026-01-02 does not reconcile: of 2 jobs in the store the lake lacks 2" in str(
             report.mismatches[1]
         )
-        assert history.manifest.doubts == ("2026-01-02",)
+        assert list(history.manifest.doubts) == ["2026-01-02"]
         # It is not forgotten by the next run,
         assert history.run().mismatches == report.mismatches
         # and good again when it is.
         history.lake.commit(replace(history.manifest, tables=manifest.tables))
         assert history.run().mismatches == []
         assert not history.manifest.doubts
-
-    def test_finds_what_is_there_twice(self, history: History) -> None:
-        history.happen(1)
-        history.run()
-        manifest = history.manifest
+        # What is there twice is found as well,
         events = {day: folders * 2 for day, folders in manifest.tables["events"].items()}
-        history.lake.commit(replace(manifest, tables={**manifest.tables, "events": events}))
-        report = history.run(check_all=True)
-        assert [(one.kind, one.twice) for one in report.mismatches] == [("attempt", 3), ("job", 3)]
-        assert "3 are in it twice" in str(report.mismatches[0])
+        history.lake.commit(replace(history.manifest, tables={"events": events}))
+        doubled = history.run(check_all=True).mismatches
+        assert [(one.day[-2:], one.kind, one.twice) for one in doubled] == [
+            ("01", "attempt", 3), ("01", "job", 3), ("02", "attempt", 2), ("02", "job", 2),
+        ]  # fmt: skip
+        assert "3 are in it twice" in str(doubled[0])
+        # and what has left the store is not missed.
+        history.lake.commit(replace(history.manifest, tables=manifest.tables))
+        history.in_store("WITH gone AS (DELETE FROM penstock.attempt RETURNING 1) SELECT count(*) FROM gone")
+        assert history.run(check_all=True).mismatches == []
 
     def test_a_day_that_is_not_over_is_checked_when_it_is(self, history: History) -> None:
         history.happen(9)
         assert history.run().checked == []
-        assert history.manifest.unchecked == ("2026-01-09",)
+        assert list(history.manifest.unchecked) == ["2026-01-09"]
         report = run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(days=1))
         assert report.checked == ["2026-01-09"]
         assert not history.manifest.unchecked
-
-    def test_what_has_left_the_store_is_not_missed(self, history: History) -> None:
-        history.happen(1)
-        history.run()
-        history.in_store("WITH gone AS (DELETE FROM penstock.attempt RETURNING 1) SELECT count(*) FROM gone")
-        assert history.run(check_all=True).mismatches == []
 
 
 @pytest.mark.usefixtures("bronze_only")
