@@ -13,7 +13,7 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
                tests/stores/test_migrate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test system check format schema openapi bench lock clean
+.PHONY: help run test lake system check format schema openapi bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,16 +21,21 @@ help: ## say what can be made
 run: $(READY) ## set up and run everything: database, service, worker, scheduler
 	@$(BIN)/penstock dev $(ARGS)
 
-test: $(READY) ## set up and run all tests
+test: $(READY) $(LAKE) ## set up and run all tests
 	@echo "→ tests"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/lake $(ARGS)
+	@$(if $(ARGS),,echo "→ tests of the lake, one Spark for all" && $(BIN)/python -m pytest tests/lake)
+
+lake: $(LAKE) ## add Spark, and make a lake of a made-up month
+	@$(BIN)/penstock lake demo $(ARGS)
+	@$(BIN)/penstock lake status --lake .penstock/demo-lake --output table
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
 	@echo "→ tests on $$($(SYSTEM_PG)/postgres --version)"
 	@PENSTOCK_PG_BIN=$(SYSTEM_PG) $(BIN)/python -m pytest $(ON_POSTGRES) -k "not memory and not planted" $(ARGS)
 
-check: $(READY) ## lint, format, types, and which module may import which
+check: $(READY) $(LAKE) ## lint, format, types, and which module may import which
 	@echo "→ ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -1,32 +1,56 @@
-"""Run by test_source_spark.py in a process of its own: write, read and filter in a Spark that is not this process."""
+"""Run by test_source_spark.py in a process of its own: a Spark that is not this process, or one that is killed."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
 from penstock.lake.session import session
 
 SMALL = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1", "spark.executor.memory": "512m"}
 
 
+def wrote_and_read(spark: Any, url: str) -> None:
+    rows = spark.range(0, 50, 1, 2).selectExpr("id AS n", "'t' AS type", "CAST(id % 5 AS int) AS priority")
+    rows.write.format("penstock").options(url=url, keyColumns="n", queue="far").mode("append").save()
+    jobs = spark.read.format("penstock").options(url=url, pushdown="true").load("jobs")
+    events = spark.read.format("penstock").options(url=url).load()
+    found = {"jobs": jobs.count(), "filtered": jobs.where("priority = 3").count(), "events": events.count()}
+    print(json.dumps(found))
+
+
+def streamed(spark: Any, url: str, folder: Path) -> None:
+    """A file for each batch; the first to come to the second batch dies there, with its file half written."""
+
+    def take(frame: Any, batch: int) -> None:
+        rows = [row.job_id for row in frame.select("job_id").collect()]
+        file = folder / f"batch-{batch}.json"
+        if batch == 1 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            file.write_text(json.dumps(rows)[:20])
+            os._exit(9)
+        file.write_text(json.dumps(rows))
+
+    stream = spark.readStream.format("penstock").options(url=url, maxRowsPerBatch="12").load()
+    writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+    writing.trigger(availableNow=True).start().awaitTermination()
+
+
 def main(kind: str, url: str) -> None:
-    spark = session(remote="local[1]") if kind == "connect" else session("local-cluster[2,1,1024]", **SMALL)
+    if kind == "connect":
+        spark = session(remote="local[1]")
+    else:
+        spark = session("local[1]" if kind == "stream" else "local-cluster[2,1,1024]", **SMALL)
     try:
-        rows = spark.range(0, 50, 1, 2).selectExpr(
-            "id AS n", "'t' AS type", "CAST(id % 5 AS int) AS priority"
-        )
-        rows.write.format("penstock").options(url=url, keyColumns="n", queue="far").mode("append").save()
-        jobs = spark.read.format("penstock").options(url=url, pushdown="true").load("jobs")
-        events = spark.read.format("penstock").options(url=url).load()
-        found = {
-            "jobs": jobs.count(),
-            "filtered": jobs.where("priority = 3").count(),
-            "events": events.count(),
-        }
+        if kind == "stream":
+            streamed(spark, url, Path.cwd())
+        else:
+            wrote_and_read(spark, url)
     finally:
         spark.stop()
-    print(json.dumps(found))
 
 
 main(*sys.argv[1:])

@@ -46,7 +46,12 @@ _EXITS: tuple[tuple[type[PenstockError], Exit], ...] = (
     (Overloaded, Exit.REFUSED),
     (StoreUnavailable, Exit.UNREACHABLE),
 )
-_EXITS_BY_CODE = {"embedded": Exit.UNREACHABLE, "schema": Exit.REFUSED, "migration": Exit.REFUSED}
+_EXITS_BY_CODE = {
+    "embedded": Exit.UNREACHABLE,
+    "schema": Exit.REFUSED,
+    "migration": Exit.REFUSED,
+    "lake": Exit.REFUSED,
+}
 """Errors of parts that come with an extra, by how their codes begin."""
 
 

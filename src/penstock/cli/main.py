@@ -35,6 +35,9 @@ COMMANDS: Sections = {
         "tokens": ("penstock.cli.tokens:tokens", "Who may use the HTTP service."),
         "workers": ("penstock.cli.workers:workers", "Who is at work."),
     },
+    "Lake": {
+        "lake": ("penstock.cli.lake:lake", "Everything that happened, as tables to ask."),
+    },
     "Looking after it": {
         "top": ("penstock.cli.top:top", "Watch the queues, live."),
         "insights": ("penstock.cli.insights:insights", "What the lake found out, and what follows from it."),

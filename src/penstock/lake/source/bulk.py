@@ -50,12 +50,13 @@ _NEW = """
 new AS (
     INSERT INTO penstock.request AS r (tenant, key, job_id, fingerprint, until)
     SELECT %(tenant)s, request, id, fingerprint, now() + make_interval(secs => seconds)
-    FROM (SELECT DISTINCT ON (request) * FROM penstock_stage ORDER BY request, place) s
+    FROM (SELECT DISTINCT ON (request COLLATE "C") request, id, fingerprint, seconds
+          FROM penstock_stage ORDER BY request COLLATE "C", place) s
     ON CONFLICT (tenant, key) DO UPDATE SET job_id = excluded.job_id, fingerprint = excluded.fingerprint, until = excluded.until
     WHERE r.until <= now()
     RETURNING job_id
 ),
-given AS (SELECT s.* FROM penstock_stage s JOIN new ON new.job_id = s.id),"""
+given AS (SELECT * FROM penstock_stage WHERE id IN (SELECT job_id FROM new)),"""
 _ALL = "given AS (SELECT * FROM penstock_stage),"
 
 _TAKE_IN = """
@@ -63,8 +64,8 @@ asked AS (
     INSERT INTO penstock.job (tenant, id, queue, type, payload, priority, key, run_at, options, created_at, scheduled_at)
     SELECT %(tenant)s, id, queue, type, payload::json, priority, key, run_at, options::json, now(),
            coalesce(run_at, now() + make_interval(secs => delay), now())
-    FROM given ORDER BY id
-    ON CONFLICT DO NOTHING
+    FROM given
+    {on_conflict}
     RETURNING id, queue, priority, key, scheduled_at
 ),
 lined_up AS (
@@ -115,9 +116,11 @@ def take_in(connection: Any, tenant: str, stage: Any, *, keyed: bool, named: boo
         sink = pyarrow.BufferOutputStream()
         pyarrow.csv.write_csv(stage, sink, style)
         copy.write(sink.getvalue())
+    # Only who names jobs can name one that is there; to look out for it is not free.
+    take_in = _TAKE_IN.format(on_conflict="ON CONFLICT DO NOTHING" if named else "")
     ids = "array_agg(id::text)" if named else "NULL"
     [(made, known)] = connection.execute(
-        f"WITH {_NEW if keyed else _ALL} {_TAKE_IN} SELECT count(*), {ids} FROM asked", given
+        f"WITH {_NEW if keyed else _ALL} {take_in} SELECT count(*), {ids} FROM asked", given
     )
     connection.execute(_LANES, given)
     connection.execute(_TELL, given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -50,6 +51,22 @@ class PushdownReader(Reader):
         return rest
 
 
+class BetweenReader(Reader):
+    """Reads what lies between two places of the history: for who keeps account of them by itself."""
+
+    def __init__(self, url: str, ask: Ask, most: int, start: Offset, end: Offset) -> None:
+        super().__init__(url, ask, most)
+        self.start, self.end = start, end
+
+    def partitions(self) -> list[InputPartition]:
+        slices = open_reader(self.url).between(self.start, self.end, self.ask, self.most)
+        # Spark takes no list at all for a reader that cannot be cut, and reads it in one go.
+        return [InputPartition(slice) for slice in slices] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return iter(()) if partition.value is None else super().read(partition)
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads events as they settle: each of them once, however late its transaction commits."""
 
@@ -88,8 +105,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def reader(url: str, options: Mapping[str, str], columns: Iterable[str]) -> Reader:
     """What reads a table in one go."""
+    ask, most = asked(options, tuple(columns)), number(options, "partitions", MOST_SLICES, 1, 10_000)
+    if options.get("endOffset") is not None:
+        return BetweenReader(url, ask, most, _place(options, "startOffset"), _place(options, "endOffset"))
     kind = PushdownReader if flag(options, "pushdown") else Reader
-    return kind(url, asked(options, tuple(columns)), number(options, "partitions", MOST_SLICES, 1, 10_000))
+    return kind(url, ask, most)
 
 
 def stream_reader(url: str, options: Mapping[str, str], columns: Iterable[str]) -> StreamReader:
@@ -100,3 +120,10 @@ def stream_reader(url: str, options: Mapping[str, str], columns: Iterable[str]) 
         number(options, "partitions", MOST_SLICES, 1, 10_000),
         number(options, "maxRowsPerBatch", ROWS_A_BATCH, 1, 1_000_000_000),
     )
+
+
+def _place(options: Mapping[str, str], name: str) -> Offset:
+    try:
+        return msgspec.json.decode(options.get(name) or "", type=Offset)
+    except msgspec.DecodeError:
+        raise InvalidInput(name, "be an offset of this source, as JSON", options.get(name)) from None

@@ -1,0 +1,270 @@
+"""`penstock lake …`: everything that happened as tables, made by Spark and read by anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.exits import Exit, Refused
+from penstock.cli.main import logging_options
+from penstock.cli.opening import EMBEDDED, url_option
+from penstock.cli.output import console, facts, output_option, print_json
+from penstock.cli.words import read_duration
+
+if TYPE_CHECKING:
+    from penstock.lake.pipeline import Report
+
+NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
+LAKE = EMBEDDED / "lake"
+DEMO = EMBEDDED / "demo-lake"
+"""One of its own: a made-up history must not stand where that of a store belongs."""
+DAY = click.DateTime(["%Y-%m-%d"])
+
+
+def lake_at(default: Path) -> Callable[[Any], Any]:
+    return click.option(
+        "--lake", "place", envvar="PENSTOCK_LAKE", show_envvar=True, default=str(default), show_default=True,
+        metavar="PATH", help="Where the lake is.",
+    )  # fmt: skip
+
+
+master_option = click.option(
+    "--master", envvar="PENSTOCK_SPARK_MASTER", metavar="MASTER",
+    help="The Spark to run on, such as local[4] or spark://…; without it, this machine.",
+)  # fmt: skip
+remote_option = click.option(
+    "--remote", envvar="PENSTOCK_SPARK_REMOTE", metavar="URL", help="A Spark Connect server, sc://…, instead."
+)
+
+
+@click.group()
+def lake() -> None:
+    """Everything that ever happened, as tables that people can ask.
+
+    They are plain Parquet, for Spark, DuckDB, Polars and whatever else reads it. Making them needs the extra:
+    pip install "penstock[lake]".
+    """
+
+
+@lake.command("run")
+@url_option
+@lake_at(LAKE)
+@master_option
+@remote_option
+@click.option("--once", is_flag=True, help="Take in what is new and end. It is what happens by default.")
+@click.option("--continuous", is_flag=True, help="Go on until stopped.")
+@click.option(
+    "--every", default="60s", show_default=True, metavar="TIME", help="How often, with --continuous."
+)
+@click.option("--rebuild", is_flag=True, help="Make silver and gold anew from bronze.")
+@click.option("--from", "first_day", type=DAY, help="Make these days anew, from this one on.")
+@click.option("--to", "last_day", type=DAY, help="Make these days anew, up to this one.")
+@click.option(
+    "--check-all", is_flag=True, help="Compare all closed days with the store, not only those that grew."
+)
+@logging_options
+def run(
+    url: str | None, place: str, master: str | None, remote: str | None, once: bool, continuous: bool, every: str,
+    rebuild: bool, first_day: datetime | None, last_day: datetime | None, check_all: bool,
+) -> None:  # fmt: skip
+    """Take what has happened in the store into the lake, and make its tables.
+
+    It can be stopped at any moment and run again. Exits with 1 if the lake does not have what the store has.
+    """
+    if continuous and (once or rebuild or first_day or last_day or check_all):
+        raise click.UsageError(
+            "--continuous goes with none of --once, --rebuild, --from, --to and --check-all"
+        )
+    if master and remote:
+        raise click.UsageError("--master and --remote exclude each other")
+    every_seconds = read_duration(every)
+    if every_seconds is None:
+        raise click.UsageError(f"{every!r} is no time; say it as 30s, 5m or 1h")
+    _need_the_extra()
+    from penstock.lake.pipeline import run_continuously, run_once
+
+    with _store(url) as address, _spark(master, remote) as spark:
+        if continuous:
+            with _until_stopped() as stop:
+                run_continuously(
+                    spark, address, place, every_seconds=every_seconds, stop=stop, on_report=_tell
+                )
+            return
+        report = run_once(
+            spark, address, place, rebuild=rebuild, check_all=check_all,
+            first_day=_day(first_day), last_day=_day(last_day),
+        )  # fmt: skip
+    _tell(report)
+    if report.mismatches:
+        raise Refused(
+            f"{len({one.day for one in report.mismatches})} days of the lake do not have what the store has; nothing may "
+            "leave the store until they do. Look whether files were changed, then move the lake aside and run again",
+            Exit.FAILED,
+        )
+
+
+@lake.command("demo")
+@lake_at(DEMO)
+@master_option
+@click.option("--jobs", default=100_000, show_default=True, type=click.IntRange(1), help="How many jobs.")
+@click.option("--days", default=30, show_default=True, type=click.IntRange(1), help="Over how many days.")
+@click.option("--seed", default=1, show_default=True, help="Another number, another history.")
+@logging_options
+def demo(place: str, master: str | None, jobs: int, days: int, seed: int) -> None:
+    """Make up the history of a fleet and make a lake of it, without a store.
+
+    A month with a rhythm of days and weeks, an incident, a bad deploy and a slow tenant.
+    """
+    _need_the_extra()
+    from penstock.lake import demo as fleet
+    from penstock.lake.manifest import Lake
+    from penstock.lake.pipeline import run_frame
+    from penstock.lake.tables import EVENTS, ddl
+
+    # Midnight, so that the same arguments are the same history all day long.
+    end = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC)
+    name = f"demo of {jobs} jobs in {days} days to {end.date()}, seed {seed}"
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        Lake(place).find()  # refused before anything is made up
+        told = fleet.write(folder, jobs, days, seed, end)
+        click.echo(f"{told:,} events of {jobs:,} jobs made up", err=True)
+        with _spark(master, None) as spark:
+            events = spark.read.schema(ddl(EVENTS)).parquet(folder)
+            _tell(run_frame(spark, events, place, name=name, as_of=end))
+
+
+@lake.command("status")
+@lake_at(LAKE)
+@output_option("table", "json")
+def status(place: str, output: str) -> None:
+    """What the lake has, how old it is, and whether anything is wrong with it."""
+    from penstock.lake.manifest import Lake, lacking
+
+    opened = Lake(place)
+    manifest = opened.manifest()
+    days, gone, unnamed = manifest.days, lacking(opened, manifest), opened.unnamed(timedelta())
+    told = {
+        "lake": opened.place,
+        "id": manifest.lake,
+        "written_by": manifest.written_by,
+        "batch": manifest.batch,
+        "committed_at": manifest.committed_at,
+        "data_as_of": manifest.data_as_of,
+        "first_day": days[0] if days else None,
+        "last_day": days[-1] if days else None,
+        "events": sum(number for kinds in manifest.counts.values() for number in kinds.values()),
+        "jobs": sum(kinds.get("job", 0) for kinds in manifest.counts.values()),
+        "attempts": sum(kinds.get("attempt", 0) for kinds in manifest.counts.values()),
+        "tables": sorted(manifest.tables),
+        "stale_days": list(manifest.stale),
+        "unchecked_days": list(manifest.unchecked),
+        "days_in_doubt": list(manifest.doubts),
+        "lacking": gone,
+        "for_vacuum": len(unnamed),
+    }
+    if output == "json":
+        print_json(told)
+    else:
+        console().print(facts({name.replace("_", " "): _shown(value) for name, value in told.items()}))
+    if manifest.doubts or gone:
+        sys.exit(Exit.FAILED)
+
+
+@lake.command("vacuum")
+@lake_at(LAKE)
+@click.option(
+    "--grace", default="1d", show_default=True, metavar="TIME", help="How long it must have been of no use."
+)
+def vacuum(place: str, grace: str) -> None:
+    """Remove files that are no part of the lake: replaced ones, and what runs that died have left."""
+    seconds = read_duration(grace)
+    if seconds is None:
+        raise click.UsageError(f"{grace!r} is no time; say it as 30m, 12h or 1d")
+    from penstock.lake.manifest import Lake
+
+    gone = Lake(place).vacuum(timedelta(seconds=seconds))
+    for folder in gone:
+        click.echo(folder)
+    click.echo(f"{len(gone)} folders removed", err=True)
+
+
+def _tell(report: Report) -> None:
+    as_of = f"; as of {report.data_as_of:%Y-%m-%d %H:%M:%S} UTC" if report.data_as_of else ""
+    click.echo(
+        f"{report.events:,} events taken in, {len(report.days)} days made anew, {len(report.checked)} checked, "
+        f"in {report.seconds:.1f} s{as_of}"
+    )
+    for one in report.mismatches:
+        click.echo(str(one), err=True)
+
+
+def _need_the_extra() -> None:
+    lacking = [name for name in NEEDS if find_spec(name) is None]
+    if lacking:
+        raise click.UsageError(
+            f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
+        )
+
+
+@contextmanager
+def _store(url: str | None) -> Iterator[str]:
+    """The store's URL, for as long as it is needed: the embedded one runs while it is."""
+    from penstock.connect import locate
+
+    address = locate(url, EMBEDDED)
+    try:
+        if address.migrates:
+            from penstock.stores.postgres.migrate import migrate
+
+            asyncio.run(migrate(address.url))
+        yield address.url
+    finally:
+        address.close()
+
+
+@contextmanager
+def _spark(master: str | None, remote: str | None) -> Iterator[Any]:
+    from penstock.lake.session import session
+
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    spark = session(master, remote, app_name="penstock lake")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _until_stopped() -> Iterator[threading.Event]:
+    """Set by the first signal to end; what is at work is brought to its end."""
+    stop = threading.Event()
+    before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _day(moment: datetime | None) -> date | None:
+    return None if moment is None else moment.date()
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, list):
+        return ", ".join(value[:20]) + (f" and {len(value) - 20} more" if len(value) > 20 else "") or None
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{value:,}" if isinstance(value, int) else value

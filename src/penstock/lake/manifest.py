@@ -1,0 +1,369 @@
+"""What is in a lake: Parquet in folders that are never changed, and one small file that says which of them count.
+
+A run writes new folders and then replaces the manifest. Before that it has done nothing, after it everything: what a run
+that died left behind is in no manifest, so nobody sees it, and `vacuum` takes it away. Needs no Spark.
+
+    import duckdb
+    from penstock.lake.manifest import tables
+    duckdb.read_parquet(tables(".penstock/lake")["hourly"], hive_partitioning=False)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock import __version__
+from penstock.core.errors import Conflict, PenstockError
+from penstock.lake.storage import Storage, open_storage
+
+FORMAT = 1
+"""Raised when an older version could no longer read, or would spoil, what a newer one writes."""
+NAME = "manifest.json"
+WHOLE = "all"
+"""What stands for the day where a table is not kept by the day."""
+PART = "part="
+"""How the folder of one day begins. Not `day=`, because the column is in the files too: each can be read by itself."""
+LAYERS = ("bronze", "silver", "gold")
+GRACE = timedelta(days=1)
+"""How long what no manifest names is left alone: it may be a run at work, or be read by somebody who began before."""
+
+Parts = Mapping[str, tuple[str, ...]]
+"""Day (or WHOLE) → the folders that hold it."""
+
+
+# ── What may be wrong with a lake ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class LakeError(PenstockError):
+    """The lake cannot be used as it was asked. Nothing in it was changed."""
+
+    code = "lake"
+
+
+class LakeMissing(LakeError):
+    """There is no lake. `penstock lake run` makes one; or name another with --lake or PENSTOCK_LAKE."""
+
+    code = "lake_missing"
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"there is no lake in {place}; penstock lake run makes one, and --lake or PENSTOCK_LAKE names another",
+            place=place,
+        )
+
+
+class LakeNewer(LakeError):
+    """A newer version of Penstock writes this lake. Use that version, or a lake of your own."""
+
+    code = "lake_newer"
+
+    def __init__(self, place: str, found: object, written_by: object) -> None:
+        super().__init__(
+            f"the lake in {place} has format {found}, written by Penstock {written_by}, and this is {__version__}, which "
+            f"knows formats up to {FORMAT}; upgrade this one, or name another lake",
+            place=place,
+            found=found,
+        )
+
+
+class LakeEdited(LakeError):
+    """The manifest is not what Penstock wrote. Put the original back; or move the lake aside and build it anew."""
+
+    code = "lake_edited"
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"{place}/{NAME} is not as Penstock wrote it: {found}; put the original back from a copy, or move the lake "
+            "aside and run again, which builds it anew from what the store still has",
+            place=place,
+            found=found,
+        )
+
+
+class LakeOfAnother(LakeError):
+    """The lake holds the history of another database. Name that database, or another lake."""
+
+    code = "lake_of_another"
+
+    def __init__(self, place: str, lakes: Mapping[str, Any], stores: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"the lake in {place} holds the history of {_said(lakes)}, and the store is {_said(stores)}; name the "
+            "database that the lake was made from, or another lake. A database that was dumped and loaded is another one",
+            place=place,
+            lake=dict(lakes),
+            store=dict(stores),
+        )
+
+
+class StoreBehind(LakeError):
+    """The store knows less than the lake: it was restored from a backup. Restore the lake too, or begin a new one."""
+
+    code = "lake_store_behind"
+
+    def __init__(self, place: str, lakes: object, stores: object) -> None:
+        super().__init__(
+            f"the lake in {place} has read up to transaction {lakes}, and the store has only come to {stores}: it was "
+            "restored from a backup. Put back the lake of that time, or begin a new one; what the lake holds beyond the "
+            "backup did happen, and stays in it",
+            place=place,
+            lake=lakes,
+            store=stores,
+        )
+
+
+class StoreAhead(LakeError):
+    """History has left the store that the lake never read. Begin a new lake; the old one stays as it is."""
+
+    code = "lake_too_old"
+
+    def __init__(self, place: str, lakes: object, stores: object) -> None:
+        super().__init__(
+            f"the lake in {place} has read up to transaction {lakes}, and the store has kept everything only from {stores} "
+            "on: some history left it unread. Begin a new lake with what there is; this one stays as it is",
+            place=place,
+            lake=lakes,
+            store=stores,
+        )
+
+
+class LakeMoved(Conflict):
+    """Somebody else has committed to the lake meanwhile. Nothing of this run counts; run again."""
+
+    code = "lake_moved"
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"the lake in {place} is not as this run found it: {found}. Somebody else has written to it; nothing of this "
+            "run counts, run again",
+            place=place,
+            found=found,
+        )
+
+
+# ── The manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """Which folders count, and how far they have come."""
+
+    format: int = FORMAT
+    written_by: str = __version__
+    lake: str
+    """Which lake this is, wherever it is moved."""
+    source: Mapping[str, str]
+    """Whose history: the feed, and the system identifier of its database. Empty for one that no store has."""
+    batch: int = 0
+    """How often something was committed; who commits says from which batch it comes."""
+    offset: Mapping[str, Any]
+    """Up to where the store's history is in the lake: the store's own words."""
+    read_at: datetime | None = None
+    """Everything that had been committed in the store at this moment is in bronze."""
+    data_as_of: datetime | None = None
+    """Everything that had been committed in the store at this moment is in every table."""
+    committed_at: datetime | None = None
+    tables: Mapping[str, Parts] = {}
+    born: Parts = {}
+    """Day → the parts of bronze with events of jobs that were created on it."""
+    counts: Mapping[str, Mapping[str, int]] = {}
+    """Day → kind → how many events of it bronze has."""
+    retired: Mapping[str, datetime] = {}
+    """Folder → since when it no longer counts. Somebody may still be reading it."""
+    stale: tuple[str, ...] = ()
+    """Days whose silver and gold do not have all that bronze has; the tables kept as a whole then do not have it either."""
+    unchecked: tuple[str, ...] = ()
+    """Days whose counts have not been found to agree with the store's since they last grew."""
+    doubts: tuple[str, ...] = ()
+    """Those of them whose counts were compared and did not agree."""
+
+    @property
+    def days(self) -> list[str]:
+        """The days that anything is known of."""
+        return sorted(self.counts)
+
+    def folders(self, table: str, days: Iterable[str] | None = None) -> list[str]:
+        """The folders that hold a table, or some days of it."""
+        parts = self.tables.get(table, {})
+        return [folder for day in sorted(parts if days is None else days) for folder in parts.get(day, ())]
+
+
+def new_manifest(source: Mapping[str, str], offset: Mapping[str, Any]) -> Manifest:
+    """An empty lake of this store's history."""
+    return Manifest(lake=uuid4().hex, source=source, offset=offset)
+
+
+def with_parts(manifest: Manifest, table: str, parts: Parts, gone: Iterable[str] = ()) -> Manifest:
+    """With these days of a table instead of what it had for them, and without those `gone`."""
+    kept = {day: folders for day, folders in manifest.tables.get(table, {}).items() if day not in set(gone)}
+    return replace(manifest, tables={**manifest.tables, table: {**kept, **parts}})
+
+
+# ── In a file ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Envelope(Struct, frozen=True):
+    """The manifest as it was written, to the letter, and what that adds up to."""
+
+    checksum: str
+    manifest: msgspec.Raw
+
+
+class _Head(Struct, frozen=True):
+    """What every version will be able to read of every other's."""
+
+    format: int
+    written_by: str = "?"
+
+
+def encode(manifest: Manifest) -> bytes:
+    body = msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1)
+    return msgspec.json.encode(_Envelope(_checksum(body), msgspec.Raw(body))) + b"\n"
+
+
+def decode(text: bytes, place: str) -> Manifest:
+    """Read a manifest, or refuse it. `place` says where it lies."""
+    try:
+        envelope = msgspec.json.decode(text, type=_Envelope)
+        head = msgspec.json.decode(envelope.manifest, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LakeEdited(place, f"it is no manifest ({error})") from None
+    # First: a newer version may add up otherwise.
+    if head.format > FORMAT:
+        raise LakeNewer(place, head.format, head.written_by)
+    found = _checksum(bytes(envelope.manifest))
+    if envelope.checksum != found:
+        raise LakeEdited(place, f"it says {envelope.checksum} of itself and adds up to {found}")
+    try:
+        return msgspec.json.decode(envelope.manifest, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise LakeEdited(place, f"it adds up, but is no manifest ({error})") from None
+
+
+def _checksum(body: bytes) -> str:
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"
+
+
+class Lake:
+    """A lake in its place: look at its manifest, and replace it."""
+
+    def __init__(self, place: str | Path | Storage) -> None:
+        self.storage = open_storage(place) if isinstance(place, str | Path) else place
+        self.place = self.storage.path("").rstrip("/")
+
+    def find(self) -> Manifest | None:
+        """The manifest as it is now; None where there is no lake yet. A lake that this version must not touch is refused."""
+        text = self.storage.read(NAME)
+        if text is not None:
+            return decode(text, self.place)
+        # A lake begins with its manifest. Where there is data without one it was lost, and a new one would make rubbish of it.
+        left = [layer for layer in LAYERS if self.storage.folders(layer)]
+        if left:
+            raise LakeEdited(self.place, f"it is gone, and there is data under {', '.join(left)}")
+        return None
+
+    def manifest(self) -> Manifest:
+        found = self.find()
+        if found is None:
+            raise LakeMissing(self.place)
+        return found
+
+    def commit(self, manifest: Manifest, *, now: datetime | None = None) -> Manifest:
+        """Make this the manifest, if nobody has committed since it was looked at. Returns it as it was written."""
+        now = now or datetime.now(UTC)
+        made = replace(
+            manifest, batch=manifest.batch + 1, format=FORMAT, written_by=__version__, committed_at=now
+        )
+
+        def change(text: bytes | None) -> bytes:
+            nonlocal made
+            found = None if text is None else decode(text, self.place)
+            at = 0 if found is None else found.batch
+            if at != manifest.batch:
+                raise LakeMoved(self.place, f"it was at batch {manifest.batch} and is at {at}")
+            if found is not None and found.lake != manifest.lake:
+                raise LakeMoved(self.place, f"it was {manifest.lake} and is {found.lake}")
+            made = replace(made, retired=self._retired(found, made, now))
+            return encode(made)
+
+        self.storage.swap(NAME, change)
+        return made
+
+    def _retired(self, old: Manifest | None, new: Manifest, now: datetime) -> dict[str, datetime]:
+        """What no longer counts with the new manifest, less what has been taken away since."""
+        if old is None:
+            return {}
+        kept = _all_folders(new)
+        left = {folder: since for folder, since in old.retired.items() if self.storage.files(folder)}
+        return left | dict.fromkeys(_all_folders(old) - kept, now)
+
+    def check_source(self, manifest: Manifest, source: Mapping[str, str], xid: int, floor: int) -> None:
+        """Refuse a store whose history this lake cannot go on with."""
+        if dict(manifest.source) != dict(source):
+            raise LakeOfAnother(self.place, manifest.source, source)
+        at, since = int(manifest.offset.get("xid", 0)), int(manifest.offset.get("floor", 0))
+        if at > max(xid, floor):
+            raise StoreBehind(self.place, at, xid)
+        if floor > max(at, since):
+            raise StoreAhead(self.place, at, floor)
+
+    def unnamed(self, grace: timedelta = GRACE, *, now: datetime | None = None) -> list[str]:
+        """Folders that do not count, and have not for a while: replaced ones, and those of runs that came to no end."""
+        manifest = self.manifest()
+        counting, before = _all_folders(manifest), (now or datetime.now(UTC)) - grace
+        return [
+            folder
+            for folder in self._parts()
+            if folder not in counting
+            and (manifest.retired.get(folder) or self.storage.changed_at(folder)) <= before
+        ]
+
+    def vacuum(self, grace: timedelta = GRACE, *, now: datetime | None = None) -> list[str]:
+        """Remove what no longer is, or never was, part of the lake. Returns the folders that went."""
+        gone = self.unnamed(grace, now=now)
+        for folder in gone:
+            self.storage.remove(folder)
+        return gone
+
+    def _parts(self) -> Iterator[str]:
+        """Every folder that a manifest could name."""
+        for layer in LAYERS:
+            for table in self.storage.folders(layer):
+                for run in self.storage.folders(f"{layer}/{table}"):
+                    within = f"{layer}/{table}/{run}"
+                    parts = [name for name in self.storage.folders(within) if name.startswith(PART)]
+                    yield from (f"{within}/{part}" for part in parts) if parts else (within,)
+
+
+def tables(lake: str | Path) -> dict[str, list[str]]:
+    """Every table of a lake as the Parquet files that hold it now, for DuckDB, Polars or whatever reads Parquet."""
+    opened = Lake(lake)
+    manifest = opened.manifest()
+    return {
+        table: [
+            opened.storage.path(file)
+            for folder in manifest.folders(table)
+            for file in opened.storage.files(folder)
+        ]
+        for table in sorted(manifest.tables)
+    }
+
+
+def lacking(lake: Lake, manifest: Manifest) -> list[str]:
+    """Folders that the manifest names and that hold nothing: somebody has removed them."""
+    return [folder for folder in sorted(_all_folders(manifest)) if not lake.storage.files(folder)]
+
+
+def _all_folders(manifest: Manifest) -> set[str]:
+    return {folder for parts in manifest.tables.values() for folders in parts.values() for folder in folders}
+
+
+def _said(source: Mapping[str, Any]) -> str:
+    return " ".join(f"{name} {value}" for name, value in sorted(source.items())) or "no store"

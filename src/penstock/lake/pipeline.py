@@ -1,0 +1,379 @@
+"""From a store's history to the lake's tables, step by step.
+
+A loop of our own over the source's offsets, not a stream with a checkpoint: how far a lake has come is then said in one
+place, its manifest, and changes in the same instant as what it holds. A checkpoint beside it could say otherwise (lost,
+copied, or one batch ahead), and the function that a stream calls for each batch would run on the server under Spark
+Connect, away from the lake and its lease.
+
+A run has two parts. *Taking in* reads new events into bronze, batch by batch, and each commit marks the days it touched as
+stale. *Making* works stale days off: their silver and gold anew from bronze, then what is kept as a whole. Whatever dies in
+between, the manifest says what is left to do; folders of the dead are named nowhere, and a run never writes into a folder
+that exists.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.errors import InvalidInput
+from penstock.lake.leading import Alone, Leading
+from penstock.lake.manifest import Lake, LakeError, Manifest, Parts, lacking, new_manifest, with_parts
+from penstock.lake.parts import Files, born
+from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes
+from penstock.lake.reconcile import Mismatch, mismatches, store_time
+from penstock.lake.source import Ask, open_reader
+from penstock.lake.tables import EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("penstock.lake")
+
+ROWS_A_BATCH = 2_000_000
+DAYS_AT_ONCE = 35
+"""How many days are made anew before something is committed: a rebuild of years is not lost at its end."""
+MOST_FOLDERS = 32
+"""How many folders of bronze a day may have before they are written into one."""
+ALL_EVENTS = Ask("events", tuple(EVENTS))
+
+Step = Callable[[str], None]
+
+
+class Office(Protocol):
+    def check(self) -> None:
+        """Refuse to go on if somebody else writes to the lake."""
+        ...
+
+
+class Report(Struct):
+    """What a run did."""
+
+    batches: int = 0
+    events: int = 0
+    days: list[str] = []
+    """Made anew."""
+    checked: list[str] = []
+    """Closed days whose counts were compared with the store's."""
+    mismatches: list[Mismatch] = []
+    """What the lake lacks, or has twice."""
+    seconds: float = 0.0
+    data_as_of: datetime | None = None
+
+
+class LakeBroken(LakeError):
+    """Files that the manifest names are gone. Put them back from a copy; what can be made from bronze, a rebuild makes."""
+
+    code = "lake_broken"
+
+    def __init__(self, place: str, folders: Sequence[str]) -> None:
+        gone = ", ".join(folders[:3]) + (f" and {len(folders) - 3} more" if len(folders) > 3 else "")
+        super().__init__(
+            f"the lake in {place} lacks what its manifest names: {gone}; put it back from a copy, or move the lake aside "
+            "and run again, which builds it anew from what the store still has",
+            place=place,
+            folders=list(folders),
+        )
+
+
+def run_once(
+    spark: SparkSession,
+    url: str,
+    lake: str | Path | Lake,
+    *,
+    rebuild: bool = False,
+    first_day: date | None = None,
+    last_day: date | None = None,
+    check_all: bool = False,
+    as_of: datetime | None = None,
+    most_rows: int = ROWS_A_BATCH,
+    on_step: Step = lambda name: None,
+    office: Office | None = None,
+) -> Report:
+    """Take in all that has happened in the store, and make of it what can be made.
+
+    `rebuild` makes silver and gold of all days anew from bronze, or with `first_day` and `last_day` of those days.
+    Each closed day that has grown is compared with the store, with `check_all` every one that is in both.
+    """
+    if office is None:
+        with Leading(url) as held:
+            return run_once(
+                spark, url, lake, rebuild=rebuild, first_day=first_day, last_day=last_day, check_all=check_all,
+                as_of=as_of, most_rows=most_rows, on_step=on_step, office=held,
+            )  # fmt: skip
+    began = time.monotonic()
+    lake = lake if isinstance(lake, Lake) else Lake(lake)
+    reader = open_reader(url)
+    # The time first: what was committed by then is below the horizon, as far as nothing holds that up.
+    read_at = as_of or store_time(url)
+    target = reader.horizon()
+    run = Run(spark, lake, office, on_step)
+    run.begin(_source(target), reader.first)
+    lake.check_source(run.manifest, _source(target), int(target["xid"]), int(target["floor"]))
+    if rebuild or first_day or last_day:
+        run.forget(first_day, last_day)
+    while (start := dict(run.manifest.offset))["xid"] < target["xid"]:
+        end = reader.latest(start, ALL_EVENTS, most_rows, target)
+        if not reader.between(start, end, ALL_EVENTS, 1):
+            run.pass_over(end)
+            continue
+        frame = (
+            spark.read.format("penstock")
+            .option("url", url)
+            .option("table", "events")
+            .option("startOffset", msgspec.json.encode(start).decode())
+            .option("endOffset", msgspec.json.encode(end).decode())
+            .load()
+        )
+        run.take_in(frame, end, read_at if end["xid"] == target["xid"] else None)
+    run.note(read_at)
+    run.check(url, check_all)
+    run.make()
+    run.report.seconds = time.monotonic() - began
+    return run.report
+
+
+def run_continuously(
+    spark: SparkSession,
+    url: str,
+    lake: str | Path,
+    *,
+    every_seconds: float,
+    stop: threading.Event,
+    on_report: Callable[[Report], None] = lambda report: None,
+) -> None:
+    """Run again and again in one warm session, holding the office all the while, until asked to stop."""
+    with Leading(url) as office:
+        while not stop.is_set():
+            began = time.monotonic()
+            on_report(run_once(spark, url, lake, office=office))
+            stop.wait(max(0.0, began + every_seconds - time.monotonic()))
+
+
+def run_frame(
+    spark: SparkSession,
+    events: DataFrame,
+    lake: str | Path,
+    *,
+    name: str,
+    as_of: datetime,
+    on_step: Step = lambda name: None,
+) -> Report:
+    """Make a lake of events that no store has, such as a made-up history. It is taken in once, by its name."""
+    began = time.monotonic()
+    run = Run(spark, Lake(lake), Alone(), on_step)
+    source = {"feed": name, "system": "none"}
+    run.begin(source, lambda: {"xid": 0, "floor": 0})
+    run.lake.check_source(run.manifest, source, 1, 0)
+    if run.manifest.offset["xid"] == 0:
+        run.take_in(events, {"xid": 1, "floor": 0}, as_of)
+    run.manifest = replace(run.manifest, unchecked=())  # there is nothing to compare it with
+    run.make()
+    run.report.seconds = time.monotonic() - began
+    return run.report
+
+
+class Run:
+    """One driver at work on one lake. `manifest` is the last one committed, with what was found out since."""
+
+    manifest: Manifest
+
+    def __init__(self, spark: SparkSession, lake: Lake, office: Office, on_step: Step) -> None:
+        self.lake, self.report = lake, Report()
+        self._office, self._on_step = office, on_step
+        self._files = Files(spark, lake, uuid4().hex[:8], SCHEMAS)
+
+    def begin(self, source: Mapping[str, str], first: Callable[[], Mapping[str, Any]]) -> None:
+        """Look at the lake, or make an empty one."""
+        found = self.lake.find()
+        if found is None:
+            self._commit(new_manifest(source, first()), "begun")
+        else:
+            self.manifest = found
+            if gone := lacking(self.lake, found):
+                raise LakeBroken(self.lake.place, gone)
+
+    def forget(self, first_day: date | None, last_day: date | None) -> None:
+        """Have these days made anew."""
+        if first_day and last_day and first_day > last_day:
+            raise InvalidInput("--from", f"not be after --to, {last_day}", str(first_day))
+        first, last = str(first_day or date.min), str(last_day or date.max)
+        self._stale(day for day in self.manifest.days if first <= day <= last)
+
+    # ── Taking in ─────────────────────────────────────────────────────────────────────────────────
+
+    def take_in(self, events: DataFrame, end: Mapping[str, Any], read_at: datetime | None) -> None:
+        """Add a batch of events to bronze; `end` is where the next one begins."""
+        manifest = self.manifest
+        parts = self._files.write(
+            events.select(*EVENTS), "bronze", "events", manifest.batch + 1, _column("day")
+        )
+        self._on_step("bronze written")
+        counts = {day: dict(kinds) for day, kinds in manifest.counts.items()}
+        touched: dict[str, set[str]] = {}
+        for day, kind, born_on, number in self._counted(parts):
+            counts.setdefault(day, {})
+            counts[day][kind] = counts[day].get(kind, 0) + number
+            self.report.events += number
+            if born_on is not None:
+                touched.setdefault(born_on, set()).update(parts[day])
+        self.report.batches += bool(parts)
+        have = manifest.tables.get("events", {})
+        made = with_parts(manifest, "events", {day: (*have.get(day, ()), *parts[day]) for day in parts})
+        self.manifest = replace(
+            made,
+            offset=end,
+            read_at=read_at or manifest.read_at,
+            counts=counts,
+            born={
+                **manifest.born,
+                **{day: (*manifest.born.get(day, ()), *sorted(folders)) for day, folders in touched.items()},
+            },
+            unchecked=tuple(sorted({*manifest.unchecked, *parts})),
+        )
+        # A job that began on another day is told of there.
+        self._stale([*parts, *touched])
+        self._commit(self.manifest, "bronze committed")
+
+    def pass_over(self, end: Mapping[str, Any]) -> None:
+        """Remember that nothing happened up to here."""
+        self.manifest = replace(self.manifest, offset=end)
+
+    def _counted(self, parts: Parts) -> Iterable[tuple[str, str, str | None, int]]:
+        """How many events there are by day, kind, and the day on which their job was created."""
+        written = self._files.folders("events", [folder for folders in parts.values() for folder in folders])
+        rows = written.groupBy("day", "kind", born().alias("born_on")).count().collect()
+        return [(row["day"], row["kind"], row["born_on"], row["count"]) for row in rows]
+
+    def _stale(self, days: Iterable[str]) -> None:
+        self.manifest = replace(self.manifest, stale=tuple(sorted({*self.manifest.stale, *days})))
+
+    def note(self, read_at: datetime) -> None:
+        """Remember that there was nothing more at this time."""
+        self.manifest = replace(self.manifest, read_at=read_at)
+
+    # ── Checking ──────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, url: str, everything: bool = False) -> None:
+        """Compare what closed days have in the store and in bronze."""
+        manifest = self.manifest
+        today = str((manifest.read_at or datetime.now(UTC)).astimezone(UTC).date())
+        closed = [day for day in (manifest.days if everything else manifest.unchecked) if day < today]
+        if not closed:
+            return
+        found = mismatches(
+            self._files.read(manifest, "events", closed), url, int(manifest.offset["xid"]), closed
+        )
+        self._on_step("checked")
+        wrong = {one.day for one in found}
+        self.report.checked, self.report.mismatches = closed, found
+        for one in found:
+            logger.error("%s", one)
+        self.manifest = replace(
+            manifest,
+            unchecked=tuple(sorted({*manifest.unchecked, *wrong} - ({*closed} - wrong))),
+            doubts=tuple(sorted({*manifest.doubts, *wrong} - ({*closed} - wrong))),
+        )
+
+    # ── Making ────────────────────────────────────────────────────────────────────────────────────
+
+    def make(self) -> None:
+        """Work off the stale days, and commit what is new: nothing of it, or all."""
+        if not self.manifest.stale and not self._as_of_has_moved():
+            if self.manifest != self.lake.find():
+                self._commit(replace(self.manifest, data_as_of=self.manifest.read_at), "committed")
+            self.report.data_as_of = self.manifest.data_as_of
+            return
+        cookbook = recipes()
+        while True:
+            days, rest = self.manifest.stale[:DAYS_AT_ONCE], self.manifest.stale[DAYS_AT_ONCE:]
+            made = self._compacted(self.manifest, days)
+            for recipe in cookbook:
+                if recipe.by is not By.WHOLE:
+                    made = self._made(made, recipe, days)
+                elif not rest:
+                    made = self._made_whole(made, recipe)
+            made = replace(made, stale=rest, data_as_of=made.data_as_of if rest else made.read_at)
+            self._commit(made, "committed")
+            self.report.days += days
+            if not rest:
+                break
+        self.report.data_as_of = self.manifest.data_as_of
+
+    def _as_of_has_moved(self) -> bool:
+        """Whether tables that speak of the last hours would say something else by now."""
+        then, now = self.manifest.data_as_of, self.manifest.read_at
+        return then is None or (now is not None and now.timestamp() // 3600 != then.timestamp() // 3600)
+
+    def _made(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Manifest:
+        """With these days of a table made anew."""
+        if not days:
+            return manifest
+        if recipe.by is By.BORN:
+            folders = sorted({folder for day in days for folder in manifest.born.get(day, ())})
+            tables = {"events": self._files.folders("events", folders).where(born().isin(list(days)))}
+        else:
+            tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
+        frame = recipe(tables, _as_of(manifest))
+        parts = self._files.write(frame, recipe.layer, recipe.table, manifest.batch + 1, recipe.day)
+        self._on_step(f"{recipe.table} written")
+        return with_parts(manifest, recipe.table, parts, gone=days)
+
+    def _made_whole(self, manifest: Manifest, recipe: Recipe) -> Manifest:
+        as_of = _as_of(manifest)
+        days = None
+        if recipe.last_days is not None:
+            first = str(as_of.date() - timedelta(days=recipe.last_days))
+            days = [day for day in manifest.days if day >= first]
+        tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
+        parts = self._files.write(recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, None)
+        self._on_step(f"{recipe.table} written")
+        return with_parts(manifest, recipe.table, parts)
+
+    def _compacted(self, manifest: Manifest, days: Sequence[str]) -> Manifest:
+        """With days that came in very many small batches written into one folder each."""
+        have = manifest.tables.get("events", {})
+        scattered = [day for day in days if len(have.get(day, ())) > MOST_FOLDERS]
+        if not scattered:
+            return manifest
+        events = self._files.read(manifest, "events", scattered).repartition("day")
+        parts = self._files.write(events, "bronze", "events", manifest.batch + 1, _column("day"))
+        self._on_step("bronze compacted")
+        now_in = {folder: parts[day][0] for day in scattered for folder in have[day]}
+        return replace(
+            with_parts(manifest, "events", parts),
+            born={
+                day: tuple(dict.fromkeys(now_in.get(folder, folder) for folder in folders))
+                for day, folders in manifest.born.items()
+            },
+        )
+
+    def _commit(self, manifest: Manifest, step: str) -> None:
+        self._on_step(f"{step.removesuffix('committed').strip() or 'tables'} about to be committed")
+        self._office.check()
+        self.manifest = self.lake.commit(manifest)
+        self._on_step(step)
+
+
+def _as_of(manifest: Manifest) -> datetime:
+    return manifest.read_at or datetime.now(UTC)
+
+
+def _source(offset: Mapping[str, Any]) -> dict[str, str]:
+    return {"feed": str(offset["feed"]), "system": str(offset["system"])}
+
+
+def _column(name: str) -> Any:
+    from pyspark.sql import functions as f
+
+    return f.col(name)

@@ -1,0 +1,131 @@
+"""Where a lake's files are. A local path now; whatever can replace one small object under a condition can be another."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from penstock.core.errors import InvalidInput
+
+
+class Storage(Protocol):
+    """Folders that are written once, and one small file that is replaced as a whole.
+
+    Names are relative, with slashes; what is not there is empty.
+    """
+
+    def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace a file by what `change` makes of it, with nobody in between; if `change` raises, nothing is replaced.
+
+        Who reads meanwhile reads the old or the new, never a part; once this has returned the new one survives a power cut.
+        """
+        ...
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def folders(self, name: str) -> list[str]:
+        """The names of the folders directly within one."""
+        ...
+
+    def files(self, name: str) -> list[str]:
+        """The data files of a folder, by name."""
+        ...
+
+    def sync(self, name: str) -> None:
+        """Make a folder that was written to the end survive a power cut."""
+        ...
+
+    def changed_at(self, name: str) -> datetime:
+        """When a folder was last written to."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def path(self, name: str) -> str:
+        """A name as Spark, DuckDB and people say it."""
+        ...
+
+
+def open_storage(lake: str | Path) -> Storage:
+    """The storage that a path names."""
+    scheme, separator, _ = str(lake).partition("://")
+    if separator and scheme != "file":
+        raise InvalidInput("lake", "be a path of this machine, or of one that all of Spark's see", str(lake))
+    return LocalStorage(Path(str(lake).removeprefix("file://")))
+
+
+class LocalStorage:
+    """A folder of this machine, or one that all machines see at the same place."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f"{target.name}.lock")):
+            made = change(self.read(name))
+            draft = target.with_name(f"{target.name}.draft")
+            with draft.open("wb") as file:
+                file.write(made)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+            _sync(target.parent)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def folders(self, name: str) -> list[str]:
+        folder = self._root / name
+        return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+
+    def files(self, name: str) -> list[str]:
+        found = (one.name for one in (self._root / name).glob("*.parquet"))
+        return sorted(f"{name}/{one}" for one in found if not one.startswith((".", "_")))
+
+    def sync(self, name: str) -> None:
+        # Spark does not: a manifest that outlives the files it names would be a lake with holes.
+        folder = self._root / name
+        for place, _, files in os.walk(folder):
+            for file in files:
+                _sync(Path(place, file))
+            _sync(Path(place))
+        for parent in folder.relative_to(self._root).parents:
+            _sync(self._root / parent)
+
+    def changed_at(self, name: str) -> datetime:
+        folder = self._root / name
+        latest = max((one.stat().st_mtime for one in folder.rglob("*")), default=folder.stat().st_mtime)
+        return datetime.fromtimestamp(latest, UTC)
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(self._root / name)
+
+    def path(self, name: str) -> str:
+        return str(self._root / name)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Be the only one on this file, until the process ends at the latest."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,130 @@
+"""`penstock lake …` as people meet it: what it says of a lake, and what it says when there is none or no Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.cli import lake as command
+from penstock.lake.manifest import NAME, WHOLE, Lake, Manifest, new_manifest, with_parts
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def made(place: str) -> Manifest:
+    """A lake with one table, and with what a run that died has left."""
+    lake = Lake(place)
+    begun = lake.commit(new_manifest({"feed": "f", "system": "1"}, {"xid": 1}))
+    for folder in ("gold/slo/000002-a", "gold/slo/000003-b"):
+        path = Path(lake.storage.path(folder))
+        path.mkdir(parents=True)
+        (path / "part-0.parquet").write_bytes(b"rows")
+    counts = {"2026-01-01": {"job": 1200, "attempt": 3}, "2026-01-02": {"change": 1}}
+    as_of = datetime(2026, 1, 3, tzinfo=UTC)
+    return lake.commit(
+        replace(with_parts(begun, "slo", {WHOLE: ("gold/slo/000002-a",)}), counts=counts, data_as_of=as_of)
+    )
+
+
+def test_status_tells_what_there_is(run: Run, place: str, made: Manifest) -> None:
+    told = json.loads(run("lake", "status", "--lake", place).stdout)
+    assert told["lake"] == place
+    assert (told["first_day"], told["last_day"], told["events"], told["jobs"]) == (
+        "2026-01-01",
+        "2026-01-02",
+        1204,
+        1200,
+    )
+    assert told["data_as_of"] == "2026-01-03T00:00:00Z"
+    assert (told["for_vacuum"], told["lacking"]) == (1, [])
+    shown = run("lake", "status", "--lake", place, "-o", "table")
+    assert shown.exit_code == 0
+    assert "2026-01-03 00:00:00 UTC" in shown.stdout
+    assert "1,204" in shown.stdout
+
+
+def test_status_of_a_lake_in_doubt_fails(run: Run, place: str, made: Manifest) -> None:
+    Lake(place).commit(replace(made, doubts=("2026-01-01",)))
+    told = run("lake", "status", PENSTOCK_LAKE=place)
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["days_in_doubt"] == ["2026-01-01"]
+
+
+def test_status_of_a_lake_that_lacks_files_fails(run: Run, place: str, made: Manifest) -> None:
+    Lake(place).storage.remove("gold/slo/000002-a")
+    told = run("lake", "status", "--lake", place)
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["lacking"] == ["gold/slo/000002-a"]
+
+
+def test_vacuum_removes_what_is_no_part_of_it(run: Run, place: str, made: Manifest) -> None:
+    assert "0 folders removed" in run("lake", "vacuum", "--lake", place).stderr
+    told = run("lake", "vacuum", "--lake", place, "--grace", "0s")
+    assert told.stdout == "gold/slo/000003-b\n"
+    assert "1 folders removed" in told.stderr
+    assert "no time" in run("lake", "vacuum", "--lake", place, "--grace", "soon").stderr
+
+
+@pytest.mark.parametrize("what", ["status", "vacuum"])
+def test_no_lake(run: Run, place: str, what: str) -> None:
+    told = run("lake", what, "--lake", place)
+    assert told.exit_code == 4
+    assert f"there is no lake in {place}; penstock lake run makes one" in told.stderr
+
+
+def test_a_manifest_edited_by_hand(run: Run, place: str, made: Manifest) -> None:
+    file = Path(place) / NAME
+    file.write_text(file.read_text().replace("1200", "1201"))
+    told = run("lake", "status", "--lake", place)
+    assert told.exit_code == 4
+    assert "is not as Penstock wrote it" in told.stderr
+
+
+@pytest.mark.parametrize("what", ["run", "demo"])
+def test_without_the_extra(run: Run, place: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "NEEDS", ("sys", "spark_that_is_not_there"))
+    told = run("lake", what, "--lake", place)
+    assert told.exit_code == 2
+    assert 'spark_that_is_not_there is not installed: pip install "penstock[lake]"' in told.stderr
+    assert not Path(place).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--continuous", "--rebuild"], "--continuous goes with none of"),
+        (["--master", "local", "--remote", "sc://there"], "exclude each other"),
+        (["--continuous", "--every", "often"], "'often' is no time"),
+        (["--from", "yesterday"], "'yesterday' does not match"),
+    ],
+)
+def test_wrong_usage(run: Run, place: str, options: list[str], said: str) -> None:
+    told = run("lake", "run", "--lake", place, *options)
+    assert told.exit_code == 2
+    assert said in told.stderr
+
+
+def test_looking_at_a_lake_needs_no_spark(place: str, made: Manifest, penstock: Run) -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from penstock.cli.main import main; main()"
+    import subprocess
+
+    told = subprocess.run(
+        [sys.executable, "-c", code, "lake", "status", "--lake", place],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(told.stdout)["batch"] == 2

@@ -1,0 +1,57 @@
+"""`penstock lake run` with a real Spark: what it says, and how it ends when the lake lacks something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from penstock import Queue
+from penstock.cli import lake as command
+from penstock.cli.main import main
+from penstock.lake.manifest import Lake
+from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.wakeups.polling import NoWakeups
+from penstock.testing import FakeClock
+from support.postgres import emptied, server_url
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_run_that_does_not_reconcile_says_so_and_fails(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.lake import pipeline
+
+    @contextmanager
+    def ours(*_: object) -> Iterator[Any]:
+        yield spark
+
+    async def happen() -> None:
+        await emptied()
+        async with Queue(PostgresStore(server_url(), FakeClock(), wakeups=NoWakeups())) as queue:
+            await queue.enqueue("mail")
+
+    def run(*options: str) -> Result:
+        env = {"PENSTOCK_URL": server_url(), "PENSTOCK_LAKE": str(tmp_path / "lake")}
+        return CliRunner().invoke(main, ["lake", "run", *options], env=env)
+
+    monkeypatch.setattr(command, "_spark", ours)
+    monkeypatch.setattr(pipeline, "recipes", tuple)
+    asyncio.run(happen())
+    first = run()
+    assert first.exit_code == 0, first.output
+    assert "1 events taken in, 1 days made anew, 1 checked" in first.stdout
+    lake = Lake(tmp_path / "lake")
+    lake.commit(replace(lake.manifest(), tables={}))
+    second = run("--check-all")
+    assert second.exit_code == 1
+    assert "2026-01-01 does not reconcile: of 1 jobs in the store the lake lacks 1" in second.stderr
+    assert "nothing may leave the store until they do" in second.stderr
+    assert run("--from", "2026-01-02", "--to", "2026-01-01").exit_code == 2
