@@ -31,6 +31,8 @@ BEYOND_THE_DOCUMENT = {
     "GET /v1/jobs": "times lie between the years 1970 and 9000",
     "POST /v1/bulk": "the same",
     "POST /v1/jobs": "run_at and delay are not given together, nor are expires_at and expires_in",
+    "PUT /v1/queues/{queue}": "the burst of a rate is worth at most ten years of it",
+    "POST /v1/tokens": "the same",
     "PUT /v1/schedules/{name}": "cron expressions and names of time zones",
     "GET /v1/audit": "a cursor is the `next` of another page",
     "GET /v1/insights/{table}": "schedules and flows are not asked by queue, nor most others by type",
