@@ -58,6 +58,7 @@ bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its p
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/postgres_store.py
 	@$(BIN)/python benchmarks/worker_at_rest.py
+	@$(BIN)/python benchmarks/service.py
 	@$(BIN)/python -m benchmarks.side_by_side $(ARGS)
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.

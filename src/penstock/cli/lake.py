@@ -221,7 +221,7 @@ def _need_the_extra() -> None:
 @contextmanager
 def _store(url: str | None) -> Iterator[str]:
     """The store's URL, for as long as it is needed: the embedded one runs while it is."""
-    from penstock.connect import locate
+    from penstock.connecting import locate
 
     address = locate(url, EMBEDDED)
     try:

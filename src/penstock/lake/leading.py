@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from uuid import uuid4
 
-from penstock.connect import connect
+from penstock.connecting import connect
 from penstock.core.errors import Conflict
 from penstock.core.ports import Store
 
