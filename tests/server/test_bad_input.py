@@ -96,6 +96,12 @@ async def api(url: str, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+PLACES = {
+    "id": NO_JOB, "queue": "emails", "name": "nightly", "token": "tok_0123456789abcdef", "table": "failures",
+    "fingerprint": "0123456789abcdef",
+}  # fmt: skip
+"""For every word that an address may have in it, something that is not there."""
+
 QUICK = {"lease_jobs": {"worker_id": "w"}, "store_wakeups": {"topics": [], "seconds": 0}}
 """Bodies that keep nobody waiting."""
 
@@ -104,7 +110,7 @@ async def ask(
     client: httpx.AsyncClient, operation: Operation, body: Any = None, **path: str
 ) -> tuple[int, str]:
     """Call an operation; of one that never ends only the beginning is read."""
-    told = {"id": NO_JOB, "queue": "emails", "name": "nightly", "token": "tok_0123456789abcdef", **path}
+    told = {**PLACES, **path}
     if body is None:
         body = QUICK.get(operation.name, operation.example or {})
     request = client.build_request(
@@ -195,7 +201,8 @@ class TestTokens:
         }
         tokens = {"create_token", "list_tokens", "rotate_token", "revoke_token"}
         changes = {"set_queue", "pause_queue", "resume_queue", "put_schedule", "drop_schedule", "pause_schedule",
-                   "resume_schedule", "run_schedule", "redrive_job", "begin_bulk", "abort_bulk"}  # fmt: skip
+                   "resume_schedule", "run_schedule", "redrive_job", "begin_bulk", "abort_bulk", "redrive_failure",
+                   "apply_plan"}  # fmt: skip
         settles = {"lease_jobs", "ack_job", "nack_job", "release_job", "snooze_job", "discard_job", "heartbeat_job",
                    "settle_jobs", "openqueue_lease", "openqueue_ack", "openqueue_nack", "openqueue_heartbeat"}  # fmt: skip
         produces = {"enqueue_job", "enqueue_batch", "openqueue_enqueue", "openqueue_enqueue_batch"}
@@ -208,7 +215,7 @@ class TestTokens:
         assert not {name for name in opened[Scope.READ] if not name.startswith(("get_", "list_"))} - {
             "follow_events", "explain_job", "openqueue_get_job", "openqueue_get_status", "openqueue_list_jobs",
             "openqueue_get_stats", "store_now", "store_tenants", "store_get", "store_history", "store_find",
-            "store_queues", "store_schedules", "store_audit", "store_events", "store_entries",
+            "store_queues", "store_schedules", "store_audit", "store_events", "store_entries", "store_insights",
         }  # fmt: skip
 
     async def test_a_tenants_token_names_no_other_tenant(self, url: str, store: Store, tenant: str) -> None:
@@ -368,7 +375,7 @@ class TestBodies:
             for operation in OPERATIONS:
                 if operation.body is None or (name == "empty" and operation.body_is_optional):
                     continue
-                path = operation.path.format(id=NO_JOB, queue="q", name="n", token="tok_0")
+                path = operation.path.format(**PLACES)
                 answer = await client.request(operation.method, path, content=BODIES[name])
                 if answer.status_code == 201:  # OpenQueue leaves fields unread that it does not know
                     assert operation.tag == "OpenQueue"

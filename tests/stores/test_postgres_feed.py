@@ -17,6 +17,7 @@ from penstock import Queue
 from penstock.core.errors import InvalidInput
 from penstock.core.job import JobId
 from penstock.core.registry import Event
+from penstock.stores.postgres import days
 from penstock.stores.postgres.connected import _SETTINGS
 from penstock.stores.postgres.migrate import load, migrate
 from penstock.stores.postgres.rules import sql
@@ -223,6 +224,13 @@ async def tend(queue: Queue) -> None:
     await queue.store.tend()  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever tends the days here waits for an autovacuum to make way, instead of leaving it to a later sweep."""
+    monkeypatch.setattr(days, "LOCK_MILLISECONDS", 5_000)
+
+
+@pytest.mark.usefixtures("patient")
 class TestDays:
     async def test_a_new_days_tables_have_the_index_and_the_default(self, database: Any, aged: Queue) -> None:
         await database.execute("SELECT penstock.add_day($1)", TODAY)
