@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from openqueue import AuthenticationError, LeaseTokenError, OpenQueue
+
 LONG = 60.0
 
 
@@ -119,6 +122,34 @@ def test_the_printed_hints_work_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
         while (left := processes_in(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert left == []
+
+
+def test_the_published_client_of_openqueue_works_against_it(tmp_path: Path) -> None:
+    """Its whole surface, once through; tests/server/test_openqueue.py has the errors and the corners."""
+    with dev(tmp_path, "--no-worker") as running:
+        url, token = running.says(r"up at (http://[\d.:]+)"), running.says(r"token\s+(pst_\S+)")
+        with OpenQueue(url, token) as client:
+            id = client.enqueue("theirs", {"n": 1}, priority=5, max_retries=0)
+            others = client.enqueue_batch([{"queue_name": "theirs", "payload": {"n": n}} for n in (2, 3)])
+            assert client.get_status(id) == "pending"
+            leased = client.lease("theirs", "w")
+            assert leased is not None
+            assert (leased.job.id, leased.job.payload) == (id, {"n": 1})
+            assert client.heartbeat(id, leased.lease_token)
+            assert client.ack(id, leased.lease_token, {"done": True})
+            failed = client.lease("theirs", "w")
+            assert failed is not None
+            assert client.nack(failed.job.id, failed.lease_token, "broke", retry=False)
+            assert client.cancel_job(next(other for other in others if other != failed.job.id))
+            assert client.lease("theirs", "w") is None
+            assert client.get_job(id).result == {"done": True}
+            assert client.list_jobs(queue_name="theirs").total == 3
+            [stats] = client.get_queue_stats()
+            assert (stats.queue_name, stats.completed, stats.cancelled) == ("theirs", 1, 1)
+            with pytest.raises(LeaseTokenError):
+                client.ack(id, "stale")
+        with OpenQueue(url, "pst_of-nobody-at-all") as stranger, pytest.raises(AuthenticationError):
+            stranger.get_status(id)
 
 
 def test_a_saved_file_takes_effect(tmp_path: Path) -> None:
