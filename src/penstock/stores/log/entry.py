@@ -11,7 +11,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from inspect import isclass
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -73,17 +75,43 @@ class LogEntry(NamedTuple):
 # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _row(of: type[Struct], **options: Any) -> Any:
-    """The same fields as an array, which may end early."""
+def _twin(of: type[Struct], **options: Any) -> Any:
+    """A struct with the same fields, whose numbers stay as they were written.
+
+    Whoever asked applies the call as it was asked, and others as they read it: 10 must not become 10.0 on the way, or
+    the fingerprints that they make of it differ.
+    """
     given: list[Any] = []
     for field in fields(of):
+        kept = _kept(field.type)
         if field.default_factory is not msgspec.NODEFAULT:
-            given.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
+            given.append((field.name, kept, msgspec.field(default_factory=field.default_factory)))
         elif field.default is not msgspec.NODEFAULT:
-            given.append((field.name, field.type, field.default))
+            given.append((field.name, kept, field.default))
         else:
-            given.append((field.name, field.type))
-    return msgspec.defstruct(f"{of.__name__}Row", given, array_like=True, frozen=True, gc=False, **options)
+            given.append((field.name, kept))
+    twin = msgspec.defstruct(f"{of.__name__}Row", given, frozen=True, gc=False, **options)
+    _ORIGINALS[twin] = of
+    return twin
+
+
+_ORIGINALS: dict[type[Struct], type[Struct]] = {}
+
+
+def _kept(type: Any) -> Any:
+    """A type that takes what a field's type takes, and leaves numbers alone."""
+    origin, args = get_origin(type), get_args(type)
+    if type is float or (origin is Annotated and args[0] is float):
+        return int | float
+    if origin in (Union, UnionType):
+        return Union[tuple(_kept(arg) for arg in args)]  # noqa: UP007
+    return _twin(type) if isclass(type) and issubclass(type, Struct) else type
+
+
+def _asked(row: Any) -> Any:
+    """The command behind a row."""
+    of = _ORIGINALS.get(type(row))
+    return row if of is None else of(*map(_asked, astuple(row)))
 
 
 class _Rows(NamedTuple):
@@ -95,12 +123,8 @@ class _Rows(NamedTuple):
 
 
 def _commands(code: int, of: type[Struct]) -> _Rows:
-    decode = msgspec.msgpack.Decoder(list[_row(of)]).decode  # type: ignore[misc]
-    return _Rows(
-        code,
-        lambda given: [astuple(one) for one in given],
-        lambda raw: [of(*astuple(one)) for one in decode(raw)],
-    )
+    decode = msgspec.msgpack.Decoder(list[_twin(of, array_like=True)]).decode  # type: ignore[misc]
+    return _Rows(code, lambda given: [astuple(one) for one in given], lambda raw: [*map(_asked, decode(raw))])
 
 
 def _plain(code: int, type: Any) -> _Rows:
@@ -111,23 +135,19 @@ def _plain(code: int, type: Any) -> _Rows:
 
 _SETTLES: dict[str, type[Struct]] = {"a": Ack, "n": Nack, "r": Release, "s": Snooze, "d": Discard}
 _SETTLE_TAGS = {of: tag for tag, of in _SETTLES.items()}
-_SETTLE_ROWS = {_row(of, tag=tag): of for tag, of in _SETTLES.items()}
 
 
 def _settles(code: int) -> _Rows:
-    rows = tuple(_SETTLE_ROWS)
-    union: Any = rows[0]
-    for row in rows[1:]:
-        union = union | row
-    decode = msgspec.msgpack.Decoder(list[union]).decode
+    rows = tuple(_twin(of, array_like=True, tag=tag) for tag, of in _SETTLES.items())
+    decode = msgspec.msgpack.Decoder(list[Union[rows]]).decode  # type: ignore[valid-type]  # noqa: UP007
     return _Rows(
         code,
         lambda given: [(_SETTLE_TAGS[type(one)], *astuple(one)) for one in given],
-        lambda raw: [_SETTLE_ROWS[type(one)](*astuple(one)) for one in decode(raw)],
+        lambda raw: [*map(_asked, decode(raw))],
     )
 
 
-_SETTINGS = {field.name: msgspec.msgpack.Decoder(field.type).decode for field in fields(QueueSettings)}
+_SETTINGS = {field.name: msgspec.msgpack.Decoder(_kept(field.type)).decode for field in fields(QueueSettings)}
 
 
 class _ConfigureRow(Struct, array_like=True, frozen=True):
@@ -154,7 +174,7 @@ def _configures(code: int) -> _Rows:
 
 
 def _changes(given: Iterable[tuple[str, Raw]]) -> Mapping[str, Any]:
-    return {name: _SETTINGS[name](value) for name, value in given}
+    return {name: _asked(_SETTINGS[name](value)) for name, value in given}
 
 
 ROWS: dict[str, _Rows] = {
@@ -171,7 +191,7 @@ ROWS: dict[str, _Rows] = {
     "put_entries": _commands(11, PutEntry),
     "spend": _commands(12, Spend),
     "put_insights": _commands(13, Insight),
-    "lead": _plain(14, tuple[str, str, float]),
+    "lead": _plain(14, tuple[str, str, int | float]),
     "sweep": _plain(15, tuple[int, datetime | None]),
     "tick": _plain(16, tuple[()]),
     "next_at": _plain(17, list[str]),
@@ -213,27 +233,27 @@ _head = msgspec.msgpack.Decoder(_Head).decode
 _body = msgspec.msgpack.Decoder(_Body).decode
 
 
-def read(number: int, data: bytes) -> LogEntry:
-    """The entry behind the bytes at a number."""
+def read(log: str, number: int, data: bytes) -> LogEntry | None:
+    """The entry behind the bytes at a number; None for a filler, which stands where a writer gave up."""
+    if not data:
+        return None
+    where = f"entry {number:,}"
     body, crc = memoryview(data)[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if len(data) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(crc, "big"):
-        raise LogCorrupt(number, f"its {len(data):,} bytes do not have the checksum that they end with")
+        raise LogCorrupt(log, where, f"its {len(data):,} bytes do not have the checksum that they end with")
     try:
         head = _head(body)
         if head.format > FORMAT:
-            raise LogTooNew(number, "format", head.format, FORMAT)
+            raise LogTooNew(f"{where} of {log}", head.format, FORMAT)
         if head.rules > RULES:
-            raise LogTooNew(number, "rules", head.rules, RULES)
+            raise LogTooNew(f"{where} of {log}", f"{head.format} with rules {head.rules}", f"rules {RULES}")
         found = _body(body)
-        ops = [_op(number, *op) for op in found.ops]
+        ops = [_op(*op) for op in found.ops]
     except (msgspec.DecodeError, ValueError, KeyError) as error:
-        raise LogCorrupt(number, f"{type(error).__name__}: {error}") from error
+        raise LogCorrupt(log, where, f"{type(error).__name__}: {error}") from error
     return LogEntry(found.writer, found.batch, found.ts, ops)
 
 
-def _op(number: int, code: int, tenant: str, rows: Raw) -> Op:
-    known = _BY_CODE.get(code)
-    if known is None:
-        raise LogCorrupt(number, f"it holds a call {code}, which no version with its rules has")
-    verb, unpack = known
+def _op(code: int, tenant: str, rows: Raw) -> Op:
+    verb, unpack = _BY_CODE[code]
     return Op(verb, tenant, unpack(rows))

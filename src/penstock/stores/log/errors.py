@@ -1,68 +1,160 @@
-"""What can be wrong with a log, what was found, and what to do about it.
+"""What can go wrong with a log and what holds it.
 
 PenstockError
-├── OutcomeUnknown          it may have been written or not
-├── LogCorrupt              what is written there cannot be read
+├── StoreUnavailable
+│   ├── OutcomeUnknown      a write that may have happened or not
+│   ├── StorageFull
+│   ├── StorageRefused      permission lost, credentials expired
+│   └── StorageGone         the folder or bucket is not there
+├── Truncated               what was asked for has been deleted; begin at the snapshot
+├── LogCorrupt              bytes that cannot have been written so
 ├── LogGap                  a number is missing
-├── LogTooNew               written by a version that knows more than this one
-└── LogStopped              this process has given the log up
+├── LogTooNew               written by a newer version
+├── LogStopped              an entry could not be applied here
+├── StoreNotConditional     two writers of one key both won
+└── OpenedElsewhere         opened before a fork
 """
 
 from __future__ import annotations
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, StoreUnavailable
 
 
-class OutcomeUnknown(PenstockError):
-    """It may have taken effect or not. Send it again: the same job id or lease token makes a repeat harmless."""
+class OutcomeUnknown(StoreUnavailable):
+    """It may have taken effect or not. Repeat it: job ids and lease tokens make a repeat harmless."""
 
     code = "outcome_unknown"
 
+    def __init__(self, store: str, what: str, why: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"{what} was sent to {store} and never confirmed ({why}); it may have taken effect or not",
+            store=store,
+            what=what,
+            why=why,
+        )
+
+
+class StorageFull(StoreUnavailable):
+    """There is no room. Nothing was changed; make room, and send it again."""
+
+    code = "storage_full"
+
     def __init__(self, store: str, reason: str) -> None:
-        super().__init__(
-            f"{store} did not say in time whether this was written ({reason}); send it again, which is harmless",
+        PenstockError.__init__(
+            self,
+            f"{store} has no room: {reason}; nothing was changed, make room and try again",
             store=store,
             reason=reason,
         )
 
 
+class StorageRefused(StoreUnavailable):
+    """The storage does not let us. Look at its permissions, and whether the credentials have expired."""
+
+    code = "storage_refused"
+
+    def __init__(self, store: str, reason: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"{store} refuses: {reason}; check permissions and credentials",
+            store=store,
+            reason=reason,
+        )
+
+
+class StorageGone(StoreUnavailable):
+    """The folder or the bucket is not there. It is never made up anew: what it held may be elsewhere."""
+
+    code = "storage_gone"
+
+    def __init__(self, store: str, reason: str) -> None:
+        PenstockError.__init__(
+            self, f"{store} is not there: {reason}; check its name", store=store, reason=reason
+        )
+
+
+class Truncated(PenstockError):
+    """The numbers asked for have been deleted. Begin at the newest snapshot, and read from there."""
+
+    code = "log_truncated"
+
+    def __init__(self, log: str, after: int, first: int) -> None:
+        super().__init__(
+            f"{log} begins at {first:,}, and was asked for what follows {after:,}; begin at its newest snapshot",
+            log=log,
+            after=after,
+            first=first,
+        )
+        self.first = first
+
+
 class LogCorrupt(PenstockError):
-    """An entry is not what its checksum says, or cannot be read. Bring it back from a backup; nothing is skipped."""
+    """The log holds what nobody can have written. Nothing was changed or skipped; restore the place named."""
 
     code = "log_corrupt"
 
-    def __init__(self, number: int, found: str) -> None:
+    def __init__(self, log: str, where: str, found: str) -> None:
         super().__init__(
-            f"entry {number} of the log cannot be read: {found}; bring it back from a backup",
-            number=number,
+            f"{log} is damaged at {where}: {found}; nothing was changed, restore it from a copy",
+            log=log,
+            where=where,
             found=found,
         )
 
 
 class LogGap(PenstockError):
-    """A number is missing from the log. Bring it back from a backup; what follows it cannot be understood without."""
+    """A number is missing that must be there. Nothing beyond it was read; restore it from a copy."""
 
     code = "log_gap"
 
-    def __init__(self, number: int, found: int) -> None:
+    def __init__(self, log: str, missing: int, present: int) -> None:
         super().__init__(
-            f"entry {number} of the log is missing, though {found} is there; bring it back from a backup",
-            number=number,
-            found=found,
+            f"{log} has no entry {missing:,}, though it has {present:,}; restore what was removed",
+            log=log,
+            missing=missing,
+            present=present,
         )
 
 
 class LogTooNew(PenstockError):
-    """The log was written by a newer Penstock. Upgrade this one: what it does not know it must not skip."""
+    """A newer Penstock wrote this. Upgrade this process; it has read nothing beyond and changed nothing."""
 
     code = "log_too_new"
 
-    def __init__(self, number: int, what: str, found: int, known: int) -> None:
+    def __init__(self, log: str, found: object, known: object) -> None:
         super().__init__(
-            f"entry {number} of the log has {what} {found}, and this version knows {known}: upgrade penstock here",
-            number=number,
+            f"{log} is in format {found}, and this version of Penstock reads up to {known}; upgrade it",
+            log=log,
             found=found,
             known=known,
+        )
+
+
+class StoreNotConditional(PenstockError):
+    """The storage does not keep "only if absent", so two writers would overwrite each other. Use another one."""
+
+    code = "store_not_conditional"
+
+    def __init__(self, store: str, found: str) -> None:
+        super().__init__(
+            f"{store} cannot hold a log: {found}; use a store that enforces conditional writes",
+            store=store,
+            found=found,
+        )
+
+
+class OpenedElsewhere(PenstockError):
+    """This was opened in the parent of this process. Threads and locks do not survive a fork: open it again here."""
+
+    code = "opened_elsewhere"
+
+    def __init__(self, store: str, opened_by: int, pid: int) -> None:
+        super().__init__(
+            f"{store} was opened by process {opened_by}, and this is {pid}; open it again after the fork",
+            store=store,
+            opened_by=opened_by,
+            pid=pid,
         )
 
 
@@ -71,23 +163,10 @@ class LogStopped(PenstockError):
 
     code = "log_stopped"
 
-    def __init__(self, number: int, reason: str) -> None:
+    def __init__(self, log: str, number: int, reason: str) -> None:
         super().__init__(
-            f"entry {number} of the log could not be applied ({reason}); this process has stopped reading rather than guess",
+            f"entry {number:,} of {log} could not be applied ({reason}); this process stops rather than guess, please report it",
+            log=log,
             number=number,
             reason=reason,
         )
-
-
-class Truncated(PenstockError):
-    """What was asked for has been deleted; the log begins with `first`. Begin again from the newest snapshot."""
-
-    code = "log_truncated"
-
-    def __init__(self, after: int, first: int) -> None:
-        super().__init__(
-            f"the log begins with entry {first}: what follows {after} is no longer kept",
-            after=after,
-            first=first,
-        )
-        self.first = first

@@ -130,15 +130,16 @@ class Log:
         self._answers[batch] = None
         try:
             number = await self._asked(source.tape.append(data))
-            if number == self.state.applied + 1:  # nobody came between: it need not be read again
+            if number == self.state.number + 1:  # nobody came between: it need not be read again
                 self._apply(number, LogEntry(self._writer, batch, ts, [call.op for call in calls]))
-            while self.state.applied < number:
-                await self._read_some(source)
+            while self.state.number < number:
+                if not await self._read_some(source):
+                    raise LogGap(self._name, self.state.number + 1, number)
             self.followed_at = time.monotonic()
         finally:
             answers = self._answers.pop(batch, None)
         if answers is None:
-            raise OutcomeUnknown(self._name, "the log was cut behind it before it was read back")
+            raise OutcomeUnknown(self._name, "a call", "the log was cut behind it before it was read back")
         return answers
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
@@ -146,49 +147,48 @@ class Log:
     async def _look(self, asked: list[None]) -> Sequence[None]:
         source = await self._opened()
         begun = time.monotonic()
-        while await self._read_some(source, at_end=True) == READ_AT_ONCE:
+        while await self._read_some(source):
             pass
         self.followed_at = max(self.followed_at, begun)
         return asked
 
-    async def _read_some(self, source: Source, at_end: bool = False) -> int:
-        """Read and apply what comes next; how many entries that were."""
-        after = self.state.applied
+    async def _read_some(self, source: Source) -> bool:
+        """Read and apply what comes next; says whether there was anything."""
         try:
-            found = await self._asked(source.tape.read(after, READ_AT_ONCE))
+            found = await self._asked(source.tape.read(self.state.number, READ_AT_ONCE))
         except Truncated as error:
-            logger.warning("%s; beginning again from the newest snapshot", error)
+            logger.warning("%s", error)
             await self._load(source, error.first - 1)
-            return READ_AT_ONCE
-        if not found and not at_end:
-            raise LogGap(after + 1, after + 1)
+            return True
         for place, (number, data) in enumerate(found, 1):
-            if number > self.state.applied:  # else it came by another way meanwhile
-                self._apply(number, read(number, data))
+            if number > self.state.number:  # else it came by another way meanwhile
+                self._apply(number, read(self._name, number, data))
             if place % APPLIED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return len(found)
+        return bool(found)
 
-    def _apply(self, number: int, found: LogEntry) -> None:
-        if self._stopped is not None:
-            raise LogStopped(*self._stopped)
+    def _apply(self, number: int, found: LogEntry | None) -> None:
+        self._check()
+        if number != self.state.number + 1:
+            raise LogGap(self._name, self.state.number + 1, number)
         try:
             answers = self.state.apply(number, found)
-        except PenstockError:
-            raise
         except Exception as error:
             # Half of it may have happened here: from now on this process would answer otherwise than others.
             self._stopped = number, f"{type(error).__name__}: {error}"
             logger.exception("entry %d of %s could not be applied", number, self._name)
-            raise LogStopped(*self._stopped) from error
-        if found.writer == self._writer and found.batch in self._answers:
+            raise LogStopped(self._name, *self._stopped) from error
+        if found is not None and found.writer == self._writer and self._answers.get(found.batch, ()) is None:
             self._answers[found.batch] = answers
 
     # ── Opening ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _opened(self) -> Source:
+    def _check(self) -> None:
         if self._stopped is not None:
-            raise LogStopped(*self._stopped)
+            raise LogStopped(self._name, *self._stopped)
+
+    async def _opened(self) -> Source:
+        self._check()
         if self._source is None or self._state is None:
             if self._opening is None:
                 self._opening = asyncio.Lock()
@@ -202,8 +202,8 @@ class Log:
 
     async def _load(self, source: Source, least: int) -> None:
         state = await self._asked(source.load(self.wakeups))
-        if state.applied < least:
-            raise LogGap(state.applied + 1, least + 1)
+        if state.number < least:
+            raise LogGap(self._name, state.number + 1, least + 1)
         self._state = state
 
     async def _asked(self, answer: Awaitable[Result]) -> Result:

@@ -19,7 +19,6 @@ from penstock.core.machine import Machine
 from penstock.core.registry import Entry, Insight
 from penstock.core.wakeups import EVERYONE, OFFICES
 from penstock.stores.log.entry import LogEntry, Op
-from penstock.stores.log.errors import LogGap
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 from penstock.stores.wakeups.memory import MemoryWakeups
@@ -41,40 +40,33 @@ class Moment:
 
 @dataclass
 class Parts:
-    """Everything a state consists of, as a snapshot keeps it."""
+    """Everything that one state holds, as the memory store keeps it: what a snapshot is made of."""
 
-    applied: int = 0
-    """The number of the last entry that is in it."""
-    time: datetime = BEGINNING
-    """The greatest time of any entry so far: what the rules take for now."""
-    name: str = ""
-    """What tells this log from every other: who wrote its first entry. Cursors of the feed carry it."""
-    writers: dict[bytes, int] = field(default_factory=dict)
-    """The last batch of each writer, the one that wrote longest ago first."""
+    now: datetime = BEGINNING
+    """The state's time: the greatest that any entry applied so far carried."""
+    number: int = 0
+    """The entry applied last."""
     machines: dict[str, Machine] = field(default_factory=dict)
-    offices: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     entries: dict[tuple[str, str], dict[str, Entry]] = field(default_factory=dict)
     allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     insights: dict[tuple[str, str], Insight] = field(default_factory=dict)
+    offices: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    new_machine: Callable[[str], Machine] = Machine
+    name: str = ""
+    """What tells this log from every other: who wrote its first entry. Cursors of the feed carry it."""
+    writers: dict[bytes, int] = field(default_factory=dict)
+    """The last batch of each writer, in the order in which they last wrote."""
 
 
 class State(MemoryStore):
     """A fold over the entries. Nothing but `apply` changes it."""
 
-    def __init__(
-        self,
-        parts: Parts | None = None,
-        wakeups: MemoryWakeups | None = None,
-        machine: Callable[[str], Machine] = Machine,
-    ) -> None:
-        self._moment = Moment(BEGINNING)
-        super().__init__(self._moment, tokens=iter(()), machine=machine)
+    def __init__(self, parts: Parts | None = None, wakeups: MemoryWakeups | None = None) -> None:
         parts = parts or Parts()
-        self.applied, self.time, self.name, self.writers = (
-            parts.applied, parts.time, parts.name, parts.writers,
-        )  # fmt: skip
-        self._machines = parts.machines
-        self._leaders = parts.offices
+        self._moment = Moment(parts.now)
+        super().__init__(self._moment, tokens=iter(()), machine=parts.new_machine)
+        self.time, self.number, self.name, self.writers = parts.now, parts.number, parts.name, parts.writers
+        self._machines, self._leaders = parts.machines, parts.offices
         self._entries, self._allowances, self._insights = parts.entries, parts.allowances, parts.insights
         self._is_applying = False
         if wakeups is not None:
@@ -82,10 +74,10 @@ class State(MemoryStore):
 
     @property
     def parts(self) -> Parts:
-        """What it consists of; the very dicts it works with."""
+        """What it holds: the same objects, not copies."""
         return Parts(
-            self.applied, self.time, self.name, self.writers, self._machines, self._leaders,
-            self._entries, self._allowances, self._insights,
+            self.time, self.number, self._machines, self._entries, self._allowances, self._insights, self._leaders,
+            self._new_machine, self.name, self.writers,
         )  # fmt: skip
 
     @property
@@ -104,15 +96,13 @@ class State(MemoryStore):
 
     # ── Applying ──────────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, number: int, entry: LogEntry) -> list[Any]:
-        """Do what an entry asks for; the answer to each of its calls, which may be an error.
+    def apply(self, number: int, entry: LogEntry | None) -> list[Any]:
+        """Do what the next entry asks for; the answer to each of its calls, which may be an error.
 
-        One that was applied before, or comes after a later one of its writer, changes nothing and answers nothing.
+        A filler changes nothing; nor does an entry that was applied before, or comes after a later one of its writer.
         """
-        if number != self.applied + 1:
-            raise LogGap(self.applied + 1, number)
-        if self._is_repeated(entry):
-            self.applied = number
+        if entry is None or self._is_repeated(entry):
+            self.number = number
             return []
         self.time = self._moment.at = max(self.time, entry.ts)
         self.name = self.name or entry.writer.hex()
@@ -126,7 +116,7 @@ class State(MemoryStore):
                 answers.append(self._answer(op))
         finally:
             self._is_applying = False
-        self.applied = number
+        self.number = number
         return answers
 
     def _is_repeated(self, entry: LogEntry) -> bool:
