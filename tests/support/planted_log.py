@@ -12,6 +12,7 @@ from penstock.core.job import LeaseToken
 from penstock.core.machine import Machine
 from penstock.stores.log import log, state
 from penstock.stores.log.entry import LogEntry
+from penstock.stores.log.entry import entry as written
 from penstock.stores.log.state import State
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -51,12 +52,9 @@ def an_entry_that_is_applied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def time_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry has its own writer's time, however slow that writer's clock."""
-    entry, written = log.entry, 0
 
     def late(writer: bytes, batch: int, ts: datetime, ops: Any) -> bytes:
-        nonlocal written
-        written += 1
-        return entry(writer, batch, ts.replace(year=2025) if written % 5 == 0 else ts, ops)
+        return written(writer, batch, ts.replace(year=2025) if batch % 5 == 0 else ts, ops)
 
     monkeypatch.setattr(log, "entry", late)
     monkeypatch.setattr(state, "max", lambda ours, theirs: theirs, raising=False)

@@ -12,6 +12,7 @@ from importlib import metadata
 
 from msgspec.structs import replace
 
+from penstock.core.ports import cadence
 from penstock.presence import Presence, hide, show
 from penstock.queue import Queue
 from penstock.worker.proc import resident_bytes
@@ -50,13 +51,14 @@ class Showing:
 
     async def run(self) -> None:
         """Until cancelled."""
+        every_seconds = EVERY_SECONDS * cadence(self._queue.store)
         while True:
             told = self._stopping.is_set()
             await self._try(self._show, PATIENCE_SECONDS)
             if told:
-                await asyncio.sleep(EVERY_SECONDS)
+                await asyncio.sleep(every_seconds)
             else:
-                await self._until_stopping(EVERY_SECONDS)
+                await self._until_stopping(every_seconds)
 
     async def hide(self) -> None:
         """Show it no longer. If that cannot be done soon it lapses by itself."""
@@ -76,7 +78,7 @@ class Showing:
             memory_bytes=resident_bytes(),
             stopping=self._stopping.is_set(),
         )
-        await show(queue.store, queue.tenant, now, SHOWN_SECONDS)
+        await show(queue.store, queue.tenant, now, SHOWN_SECONDS * cadence(queue.store))
 
     async def _until_stopping(self, seconds: float) -> None:
         try:

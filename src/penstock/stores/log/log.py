@@ -22,7 +22,7 @@ from penstock.coalesce import Coalesce
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.wakeups import Bell, WakeupsStatus
 from penstock.stores.log.backings import Tape
-from penstock.stores.log.entry import LogEntry, Op, Written, entry, read
+from penstock.stores.log.entry import LogEntry, Written, entry, read
 from penstock.stores.log.errors import LogGap, LogStopped, OutcomeUnknown, Truncated
 from penstock.stores.log.state import State
 from penstock.stores.wakeups.loop import Loop
@@ -303,11 +303,8 @@ class LogWakeups(MemoryWakeups):
         return True
 
 
-def in_parts(verb: str, given: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def in_parts(given: Sequence[Any], size: int) -> list[Sequence[Any]]:
     """What was given with a call, cut so that each part fits into an entry by itself."""
     parts = min(len(given), -(-size // MOST_BYTES))
     step = -(-len(given) // parts)
     return [given[start : start + step] for start in range(0, len(given), step)]
-
-
-__all__ = ["Log", "LogWakeups", "Now", "Op", "Source", "in_parts"]

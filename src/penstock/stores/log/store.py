@@ -35,12 +35,13 @@ from penstock.core.job import Job, JobId, NewJob
 from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
-from penstock.stores.log.backings import Tape
+from penstock.stores.log.backings import Backing, Tape
 from penstock.stores.log.entry import write
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
 from penstock.stores.log.state import State
 from penstock.stores.wakeups.memory import MemoryWakeups
 
+SHARD = "s00"
 NOBODY = ""
 """Stands for the tenant of what belongs to none."""
 
@@ -54,6 +55,19 @@ class LogStore:
         self.cadence = cadence
         """How many times more seldom than elsewhere an idle program should ask: here each request may cost money."""
         self._log = Log(name, open)
+
+    @classmethod
+    def at(cls, backing: Backing, **options: Any) -> LogStore:
+        """The store that is kept in a backing; nothing is opened before the first call."""
+
+        async def load(wakeups: MemoryWakeups) -> State:
+            return State(wakeups=wakeups)
+
+        async def open() -> Source:
+            await backing.ready()
+            return Source(backing.tape(SHARD), backing.objects.now, load, backing.close)
+
+        return cls(open, name=backing.name, **options)
 
     @classmethod
     def on(cls, tape: Tape, clock: Clock | None = None, **options: Any) -> LogStore:
@@ -169,7 +183,7 @@ class LogStore:
         if len(given) == 1 or len(written.data) <= MOST_BYTES:
             answers: list[Any] = await self._log.commit(written)
             return answers
-        parts = in_parts(verb, given, len(written.data))
+        parts = in_parts(given, len(written.data))
         answered = await self._log.commit_all([write(verb, tenant, part) for part in parts])
         return [answer for some in answered for answer in some]
 
