@@ -111,7 +111,7 @@ class TestTogether:
 
     async def test_each_gets_its_own_answer_and_its_own_error(self, store: LogStore) -> None:
         job, thief = make_job(), Ack(JobId("nobody's"), LeaseToken("nobody's"))
-        answers: list[list[Any]] = await asyncio.gather(
+        answers: Any = await asyncio.gather(
             store.enqueue("t", [job]), store.enqueue("t", [job]), store.settle("t", [thief])
         )
         [[_], [again], [lost]] = answers
