@@ -73,6 +73,8 @@ class Log:
         """By batch: the answers to what we have under way; None until it is applied."""
         self._stopped: tuple[int, str] | None = None
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
+        self.commit: Callable[[Written], Awaitable[Any]] = self._commits
+        """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
         self._looks: Coalesce[None, None] = Coalesce(self._look, most=1_000_000)
 
     @property
@@ -84,10 +86,6 @@ class Log:
     @property
     def is_open(self) -> bool:
         return self._state is not None
-
-    async def commit(self, written: Written) -> Any:
-        """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
-        return await self._commits(written)
 
     async def commit_all(self, calls: Iterable[Written]) -> list[Any]:
         """Several calls, in their order, though perhaps in several entries."""

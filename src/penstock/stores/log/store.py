@@ -95,12 +95,18 @@ class LogStore:
         return await self._each("enqueue", tenant, jobs)
 
     async def lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> list[list[Leased] | PenstockError]:
-        """Of what is known here, nothing need be read first; of what is not, a look tells whether to ask at all."""
-        if not (self._log.is_open and await self._may_lease(tenant, requests)):
+        """What is known here to be there is asked for at once; otherwise a look tells whether to ask at all."""
+        if not self._has_some(tenant, requests):
             await self._log.follow()
             if not await self._may_lease(tenant, requests):
                 return [[] for _ in requests]
         return await self._each("lease", tenant, requests)
+
+    def _has_some(self, tenant: str, requests: Sequence[LeaseJobs]) -> bool:
+        if not self._log.is_open:
+            return False
+        state = self._log.state
+        return any(state.foresees(tenant, request.queue, state.time) for request in requests)
 
     async def _may_lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> bool:
         now, state = await self._log.now(), self._log.state
