@@ -45,7 +45,7 @@ async def queue(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncIterat
 
 async def run(queue: Queue, error: str | None = None, **options: object) -> str:
     """A job from its enqueue to the end of its first attempt."""
-    made = await queue.enqueue("email.send", queue="emails", **options)  # type: ignore[arg-type]
+    made = await queue.enqueue("email.send", queue="emails", **options)
     [held] = await queue.lease("emails", worker="w")
     await (queue.ack(held) if error is None else queue.nack(held, error, retry=False))
     return str(made.id)

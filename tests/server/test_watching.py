@@ -55,7 +55,7 @@ async def test_figures_follow_what_happens(watched: httpx.AsyncClient, store: St
     await fail(store)
 
     async def is_told() -> bool:
-        return sum((await told(watched, "/v1/figures", span="15m"))["series"]["failed"]) == 1
+        return bool(sum((await told(watched, "/v1/figures", span="15m"))["series"]["failed"]) == 1)
 
     await until(is_told)
     assert [one["type"] for one in (await told(watched, "/v1/types"))["types"]] == ["email.send"]
@@ -160,7 +160,10 @@ async def test_a_worker_does_as_it_is_told(api: httpx.AsyncClient, store: Store)
             found: list[dict[str, Any]] = (await told(api, "/v1/workers"))["workers"]
             return found
 
-        await until(shown)
+        async def is_shown() -> bool:
+            return bool(await shown())
+
+        await until(is_shown)
         [one] = await shown()
         assert (await api.post(f"/v1/workers/{one['id']}/order", json={"order": "quiet"})).status_code == 200
 
