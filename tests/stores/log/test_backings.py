@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
 import pytest
 
 from penstock.core.errors import InvalidInput
 from penstock.stores.log.backings import Backing, Objects, Tape, open_backing
 from penstock.stores.log.errors import Truncated
+from support.buckets import running_azurite, running_ministack
+from support.s3 import running_s3
 
-BACKINGS = ("memory", "folder")
+BACKINGS = ("memory", "folder", "s3", "ministack", "azurite")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    with running_s3() as server:
+        yield server.url("")
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_ministack(tmp_path_factory.mktemp("ministack")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_azurite(tmp_path_factory.mktemp("azurite")) as url:
+        yield url
 
 
 @pytest.fixture(params=BACKINGS)
@@ -20,9 +42,11 @@ async def backing(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     match request.param:
         case "memory":
             opened = open_backing("memory+log://")
-        case _:
+        case "folder":
             opened = open_backing(f"file://{tmp_path}/queue")
-    await opened.ready()
+        case bucket:
+            parts = urlsplit(request.getfixturevalue(bucket))
+            opened = open_backing(urlunsplit(parts._replace(path=f"/{uuid4()}")))
     yield opened
     await opened.close()
 
