@@ -24,7 +24,7 @@ from penstock.core.codec import JsonText
 from penstock.core.errors import EntryConflict, InvalidInput, PenstockError
 from penstock.core.fingerprint import Failure, failure
 from penstock.core.job import Status
-from penstock.core.ports import Store
+from penstock.core.ports import Store, cadence
 from penstock.core.registry import Event, PutEntry
 from penstock.figures import (
     CATALOGUE,
@@ -72,7 +72,8 @@ class Historian:
         self, store: Store, *, lead_seconds: float = LEAD_SECONDS, look_seconds: float = LOOK_SECONDS
     ) -> None:
         self._store = store
-        self._lead_seconds, self._look_seconds = lead_seconds, look_seconds
+        self._lead_seconds = lead_seconds * cadence(store)
+        self._look_seconds = look_seconds * cadence(store)
         self._holder = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tenants: dict[str, _Tenant] = {}
         self._asked: set[str] = set()

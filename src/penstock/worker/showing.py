@@ -12,6 +12,7 @@ from importlib import metadata
 
 from msgspec.structs import replace
 
+from penstock.core.ports import cadence
 from penstock.core.wakeups import ORDERS, Bell
 from penstock.presence import Doing, Order, Presence, hide, read_order, show
 from penstock.queue import Queue
@@ -54,14 +55,15 @@ class Showing:
 
     async def run(self) -> None:
         """Until cancelled."""
+        every_seconds = EVERY_SECONDS * cadence(self._queue.store)
         async with self._queue.store.wakeups.listen(self._queue.tenant, [ORDERS]) as bell:
             while True:
                 told = self._stopping.is_set()
                 await self._try(self._meet, PATIENCE_SECONDS)
                 if told:
-                    await bell.wait(EVERY_SECONDS)
+                    await bell.wait(every_seconds)
                 else:
-                    await self._until_stopping(bell, EVERY_SECONDS)
+                    await self._until_stopping(bell, every_seconds)
 
     async def hide(self) -> None:
         """Show it no longer. If that cannot be done soon it lapses by itself."""
@@ -83,7 +85,7 @@ class Showing:
             jobs=jobs,
             quiet=self._told is Order.QUIET,
         )
-        await show(queue.store, queue.tenant, now, SHOWN_SECONDS)
+        await show(queue.store, queue.tenant, now, SHOWN_SECONDS * cadence(queue.store))
 
     async def _meet(self) -> None:
         await self._hear()

@@ -10,6 +10,7 @@ PenstockError
 ├── LogCorrupt              bytes that cannot have been written so
 ├── LogGap                  a number is missing
 ├── LogTooNew               written by a newer version
+├── LogStopped              an entry could not be applied here
 ├── StoreNotConditional     two writers of one key both won
 └── OpenedElsewhere         opened before a fork
 """
@@ -154,4 +155,18 @@ class OpenedElsewhere(PenstockError):
             store=store,
             opened_by=opened_by,
             pid=pid,
+        )
+
+
+class LogStopped(PenstockError):
+    """An entry could not be applied, so this process no longer knows how things stand. Report it; nothing was lost."""
+
+    code = "log_stopped"
+
+    def __init__(self, log: str, number: int, reason: str) -> None:
+        super().__init__(
+            f"entry {number:,} of {log} could not be applied ({reason}); this process stops rather than guess, please report it",
+            log=log,
+            number=number,
+            reason=reason,
         )
