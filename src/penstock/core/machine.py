@@ -304,6 +304,11 @@ class Machine:
         return History(tuple(self.ledger.trails.get(subject, ())))
 
     def find(self, filter: Filter, after: JobId | None, limit: int) -> Page:
+        if filter.parents:  # few, and known by their parents: no need to go through all there is
+            children = {child.id: child for one in filter.parents for child in self.ledger.flow.children(one)}
+            below = sorted((one for one in children if after is None or one < after), reverse=True)
+            found = [children[one] for one in below if filter.matches(children[one])]
+            return Page(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
         return self.ledger.catalogue.page(filter, after, limit)
 
     def queues(self) -> list[QueueView]:

@@ -129,6 +129,14 @@ def open_backing(url: str) -> Backing:
             if parts.netloc not in {"", "localhost"}:
                 raise InvalidInput("url", "be file:///absolute/path or file:./relative", url)
             return FileBacking(Path(unquote(parts.path)))
+        case "s3" | "gs" | "az":
+            try:
+                from penstock.stores.log.backings.objects import bucket
+            except ModuleNotFoundError as error:
+                raise UnknownStore(
+                    url, f'{KNOWN}; buckets need pip install "penstock[object]" ({error})'
+                ) from None
+            return bucket(url)
         case _:
             raise UnknownStore(url, KNOWN)
 
