@@ -347,33 +347,15 @@ class TestBadWeather:
 
 class TestTheSameEverywhere:
     def test_processes_with_other_hash_seeds_come_to_the_same_state(self, tmp_path: Path) -> None:
-        tape = MemoryTape()
-
-        class Written(History):
-            make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
-
-        history, dice = Written(), Random(7)
-        for _ in range(400):
-            getattr(history, history.draw(dice))(dice)
-        history.close()
-        (tmp_path / "entries").write_bytes(msgspec.msgpack.encode(tape._entries))
+        (tmp_path / "entries").write_bytes(msgspec.msgpack.encode(written_by(7, 400)))
         dumps = {_dump(tmp_path, seed) for seed in ("0", "1", "4711")}
         assert len(dumps) == 1
         assert len(json.loads(dumps.pop())["acme"]["jobs"]) > 50
 
-    def test_what_somebody_looked_up_does_not_show(self, clock: FakeClock) -> None:
+    def test_what_somebody_looked_up_does_not_show(self) -> None:
         """A state that is looked at between any two entries is the one that is never looked at."""
-        tape = MemoryTape()
-
-        class Written(History):
-            make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
-
-        history, dice = Written(), Random(11)
-        for _ in range(300):
-            getattr(history, history.draw(dice))(dice)
-        history.close()
         plain, looked = State(), State()
-        for number, data in enumerate(tape._entries, 1):
+        for number, data in enumerate(written_by(11, 300), 1):
             found = read("it", number, data)
             plain.apply(number, found)
             looked.apply(number, found)
@@ -384,9 +366,40 @@ class TestTheSameEverywhere:
                 looked.look(lambda state, tenant=tenant: state.audit(tenant, limit=5), looked.time)  # type: ignore[misc]
         assert dumped(looked) == dumped(plain)
 
+    def test_what_is_foreseen_comes_true(self) -> None:
+        """Nobody may be sent away from a queue that has something; whoever is not may find nothing now and then."""
+        state, known, unknown = State(), 0, 0
+        for number, data in enumerate(written_by(5, 500), 1):
+            state.apply(number, read("it", number, data))
+            for tenant, machine in state.parts.machines.items():
+                if machine.is_due(state.time):
+                    continue
+                for queue in ("emails", "reports"):
+                    foreseen = state.foresees(tenant, queue, state.time)
+                    is_known, at = state.foresees_at(tenant, [queue], state.time)
+                    there = bool(machine.choose(queue, 1, state.time))
+                    assert foreseen in (there, None)
+                    assert not is_known or at == machine.next_at([queue], state.time)
+                    known, unknown = known + (foreseen is not None), unknown + (foreseen is None)
+        assert known > 10 * unknown
+
+
+def written_by(seed: int, steps: int) -> list[bytes]:
+    """The log of a random history."""
+    tape = MemoryTape()
+
+    class Written(History):
+        make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
+
+    history, dice = Written(), Random(seed)
+    for _ in range(steps):
+        getattr(history, history.draw(dice))(dice)
+    history.close()
+    return tape._entries
+
 
 def _dump(folder: Path, seed: str) -> bytes:
-    support = Path(__file__).parent.parent / "support" / "log_dump.py"
+    support = Path(__file__).parents[2] / "support" / "log_dump.py"
     return subprocess.run(
         [sys.executable, str(support), str(folder / "entries")],
         env={**os.environ, "PYTHONHASHSEED": seed},
