@@ -284,11 +284,17 @@ class LogWakeups(MemoryWakeups):
         await self._log.follow()
         waits = Backoff(self._random)
         while True:
-            wait = next(waits)
-            if await self._is_stirred(wait):
+            if await self._rest(next(waits)):
                 waits.reset()
-            elif time.monotonic() - self._log.followed_at >= wait / 2:
+            else:
                 await self._log.follow()
+
+    async def _rest(self, seconds: float) -> bool:
+        """Let so much time go by since anybody last looked; says whether something was rung meanwhile."""
+        while (left := self._log.followed_at + seconds - time.monotonic()) > 0:
+            if await self._is_stirred(left):
+                return True
+        return False
 
     async def _is_stirred(self, seconds: float) -> bool:
         """Rest for so long, or until something is rung."""
