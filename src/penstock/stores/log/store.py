@@ -49,6 +49,9 @@ NOBODY = ""
 class LogStore:
     """Jobs in a log. Every process that opens it holds all of them in memory."""
 
+    is_held_whole = True
+    """Opened once more in one process, all jobs would be in its memory twice."""
+
     def __init__(
         self, open: Callable[[], Awaitable[Source]], *, name: str = "the log", cadence: float = 1.0
     ) -> None:
