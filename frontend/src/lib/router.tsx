@@ -10,7 +10,7 @@
 import { computed, signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 
-export type Param<T> = { readonly usual: T; readonly read: (text: string) => T; readonly write: (value: T) => string };
+export type Param<T> = { readonly usual: T; read(text: string): T; write(value: T): string };
 
 export const text = (usual = ""): Param<string> => ({ usual, read: (t) => t, write: (v) => v });
 export const choice = <T extends string>(values: readonly T[], usual: T): Param<T> => ({
@@ -77,7 +77,7 @@ export function Link(props: { to: string; query?: LinkQuery; class?: string; tit
 type Values<S> = { readonly [name in keyof S]: S[name] extends Param<infer T> ? T : never };
 export type Params<S> = Values<S> & { set(changes: Partial<Values<S>>): void; replace(changes: Partial<Values<S>>): void };
 
-export function useParams<S extends { readonly [name: string]: Param<never> | Param<string> | Param<number> | Param<boolean> }>(spec: S): Params<S> {
+export function useParams<S extends { readonly [name: string]: Param<unknown> }>(spec: S): Params<S> {
   const sent = search.value;
   const values: Record<string, unknown> = {};
   for (const [name, param] of Object.entries(spec) as [string, Param<unknown>][]) {
