@@ -7,6 +7,7 @@
 //   scopes   whoever has none of them is told so instead (default: read or operate)
 import type { ComponentType } from "preact";
 import type { Scope } from "./lib/session.ts";
+import { Gallery } from "./screens/gallery.tsx";
 import { Jobs } from "./screens/jobs.tsx";
 import { Queues } from "./screens/queues.tsx";
 import { soon } from "./screens/soon.tsx";
@@ -39,4 +40,5 @@ export const SCREENS: readonly Screen[] = [
   { path: "/tokens", title: "Tokens", icon: "tokens", key: "t", scopes: ["admin"], screen: soon("Tokens", "penstock tokens list") },
   { path: "/audit", title: "Audit", icon: "audit", key: "a", scopes: ["read", "operate"], screen: soon("Audit", "penstock audit") },
   { path: "/system", title: "System", icon: "system", key: "y", screen: soon("System", "penstock doctor") },
+  { path: "/parts", title: "Parts", screen: Gallery },
 ];

@@ -96,7 +96,7 @@ function TopBar(): JSX.Element {
     <header class="top">
       <button type="button" class="button quiet icon-only nav-toggle" aria-label="Screens" aria-expanded={isNavOpen.value} onClick={() => (isNavOpen.value = !isNavOpen.value)}><Icon name="menu" /></button>
       <TenantChoice />
-      <button type="button" class="palette-button" aria-label="Go to anything" onClick={() => (isPaletteOpen.value = true)}><Icon name="search" size={14} /><span class="grow">Go to …</span><Kbd keys="Mod+k" /></button>
+      <button type="button" class="palette-button" onClick={() => (isPaletteOpen.value = true)}><Icon name="search" size={14} /><span class="grow">Go to …</span><Kbd keys="Mod+k" /></button>
       <span class="grow" />
       <button type="button" class={`live live-${live.value}`} title={live.value === "paused" ? "Nothing on the page moves; go on" : "Pause: nothing on the page will move"} onClick={togglePause}>
         <span class="live-dot" /><span aria-live="polite">{LIVE_WORDS[live.value]}</span>

@@ -85,13 +85,21 @@ def _fill(served: Served) -> None:
     served.api.post(
         "/v1/jobs", content=json.dumps(big).replace('"BIG"', "9007199254740993").encode()
     ).raise_for_status()
-    leased = served.api.post("/v1/queues/emails/lease", json={"worker_id": "mailer", "limit": 12}).raise_for_status().json()
+    leased = (
+        served.api.post("/v1/queues/emails/lease", json={"worker_id": "mailer", "limit": 12})
+        .raise_for_status()
+        .json()
+    )
     for n, one in enumerate(leased["jobs"]):
-        error = f"Traceback (most recent call last):\n  File \"mail.py\", line 7\nTimeoutError: smtp-{n % 3} did not answer"
+        error = f'Traceback (most recent call last):\n  File "mail.py", line 7\nTimeoutError: smtp-{n % 3} did not answer'
         body = {"token": one["token"], "error": error, "retry": False}
         served.api.post(f"/v1/jobs/{one['job']['id']}/nack", json=body).raise_for_status()
-    served.api.post("/v1/queues/emails/lease", json={"worker_id": "mailer", "limit": 3, "lease_seconds": 3600}).raise_for_status()
-    served.api.put("/v1/queues/emails", json={"max_concurrency": 20, "rate": {"limit": 100, "per": 60}}).raise_for_status()
+    served.api.post(
+        "/v1/queues/emails/lease", json={"worker_id": "mailer", "limit": 3, "lease_seconds": 3600}
+    ).raise_for_status()
+    served.api.put(
+        "/v1/queues/emails", json={"max_concurrency": 20, "rate": {"limit": 100, "per": 60}}
+    ).raise_for_status()
     served.until("/v1/stats", lambda told: told["counts"].get("succeeded", 0) >= 30)
 
 
@@ -120,7 +128,9 @@ class Watch:
                 self.wrongs.append(f"a request to {request.url}")
 
         def said(message: Any) -> None:
-            if message.type in ("error", "warning") and not any(text in message.text for text in self.expected):
+            if message.type in ("error", "warning") and not any(
+                text in message.text for text in self.expected
+            ):
                 self.wrongs.append(f"{message.type}: {message.text}")
 
         context.on("request", asked)
@@ -152,9 +162,13 @@ def page(context: BrowserContext, served: Served) -> Page:
 
 def log_in(context: BrowserContext, served: Served, token: str | None = None) -> None:
     answer = httpx.post(
-        f"{served.url}/ui/session", json={"token": token or served.token}, headers={"Penstock-Page": "1", "Origin": served.url}
+        f"{served.url}/ui/session",
+        json={"token": token or served.token},
+        headers={"Penstock-Page": "1", "Origin": served.url},
     ).raise_for_status()
-    context.add_cookies([{"name": name, "value": value, "url": served.url} for name, value in answer.cookies.items()])
+    context.add_cookies(
+        [{"name": name, "value": value, "url": served.url} for name, value in answer.cookies.items()]
+    )
 
 
 def shot(page: Page, name: str) -> None:
@@ -168,6 +182,11 @@ AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 
 def violations(page: Page) -> list[str]:
     """What axe-core finds wrong with what the page shows."""
-    page.evaluate(AXE.read_text())  # the policy of the page lets no script tag in, and that is as it should be
+    page.evaluate(
+        AXE.read_text()
+    )  # the policy of the page lets no script tag in, and that is as it should be
     found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})")
-    return [f"{one['id']}: {one['help']}: {[node['html'][:160] + node['failureSummary'] for node in one['nodes'][:3]]}" for one in found["violations"]]
+    return [
+        f"{one['id']}: {one['help']}: {[node['html'][:160] + node['failureSummary'] for node in one['nodes'][:3]]}"
+        for one in found["violations"]
+    ]

@@ -108,7 +108,12 @@ def test_all_that_match_are_cancelled_after_the_predicate_was_told(page: Page, s
     shot(page, "jobs-bulk")
     assert violations(page) == []
     act.click()
-    done = served.until("/v1/bulk", lambda told: any(one["state"] == "done" and one["filter"]["queue"] == "bulky" for one in told["operations"]))
+    done = served.until(
+        "/v1/bulk",
+        lambda told: any(
+            one["state"] == "done" and one["filter"]["queue"] == "bulky" for one in told["operations"]
+        ),
+    )
     [operation] = [one for one in done["operations"] if one["filter"]["queue"] == "bulky"]
     assert operation["changed"] == 120
     assert len(served.api.get("/v1/jobs?type=spared&status=queued").json()["jobs"]) == 2

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard.conftest import ROOT, Served, shot, violations
+from dashboard.conftest import ROOT, Served, Watch, shot, violations
 
 SCREENS = re.findall(r'path: "([^":]+)", title: "([^"]+)"', (ROOT / "frontend/src/screens.ts").read_text())
 
@@ -19,6 +20,8 @@ def test_each_screen_opens_and_is_accessible(page: Page, served: Served, path: s
     expect(page.get_by_role("heading", level=1)).to_contain_text(title)
     expect(page.locator(".skeleton")).to_have_count(0)
     name = path.strip("/") or "overview"
+    if path == "/parts":
+        expect(page.locator(".u-legend")).to_be_visible()
     shot(page, name)
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
@@ -31,7 +34,7 @@ def test_each_screen_opens_and_is_accessible(page: Page, served: Served, path: s
     assert violations(page) == []
 
 
-def test_the_page_is_small(page: Page, served: Served, watch) -> None:  # type: ignore[no-untyped-def]
+def test_the_page_comes_in_few_requests(page: Page, served: Served, watch: Watch) -> None:
     page.goto(f"{served.url}/ui/")
     expect(page.get_by_role("navigation", name="Screens")).to_be_visible()
     files = [url for url in watch.requests if "/v1/" not in url and "/ui/session" not in url]
@@ -39,8 +42,6 @@ def test_the_page_is_small(page: Page, served: Served, watch) -> None:  # type: 
 
 
 def test_the_built_files_fit_the_budget() -> None:
-    import gzip
-
     static = ROOT / "src/penstock/server/static"
     built = [file for file in Path(static).iterdir() if not file.name.startswith(".")]
     assert built, "the page is not built: make ui"

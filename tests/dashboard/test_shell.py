@@ -9,7 +9,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 from dashboard.conftest import Served, Watch, log_in, shot, violations
 
 
-def test_a_token_logs_in_and_is_nowhere_in_the_page(context: BrowserContext, served: Served, watch: Watch) -> None:
+def test_a_token_logs_in_and_is_nowhere_in_the_page(
+    context: BrowserContext, served: Served, watch: Watch
+) -> None:
     watch.expected.append("401")
     page = context.new_page()
     page.goto(f"{served.url}/ui/queues")
@@ -76,7 +78,9 @@ def test_what_happens_is_shown_as_it_happens_unless_paused(page: Page, served: S
 
 
 def test_who_may_only_read_is_offered_nothing_else(context: BrowserContext, served: Served) -> None:
-    made = served.api.post("/v1/tokens", json={"name": "reader", "scopes": ["read"]}).raise_for_status().json()
+    made = (
+        served.api.post("/v1/tokens", json={"name": "reader", "scopes": ["read"]}).raise_for_status().json()
+    )
     log_in(context, served, made["secret"])
     page = context.new_page()
     page.goto(f"{served.url}/ui/queues")
