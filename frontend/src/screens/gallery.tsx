@@ -7,7 +7,7 @@ import { Chart } from "../ui/chart.tsx";
 import { confirm, Predicate } from "../ui/confirm.tsx";
 import { Gantt, Graph, HeatMap } from "../ui/drawings.tsx";
 import { Json, Trace } from "../ui/json.tsx";
-import { Button, Card, EmptyState, Field, Menu, Page, Skeleton } from "../ui/parts.tsx";
+import { Button, Card, EmptyState, Field, Menu, Page } from "../ui/parts.tsx";
 import { Badge, Bytes, Duration, Kbd, Num, Progress, Sparkline, Stat, STATES, StatePill, Time } from "../ui/values.tsx";
 
 const BEGIN = Math.floor(Date.now() / 60_000) * 60 - 7200;
@@ -40,7 +40,6 @@ export function Gallery(): JSX.Element {
           <div class="row"><Time at={new Date(at - 90_000).toISOString()} /><Duration seconds={0.0042} /><Bytes size={184_000_000} /><Num value={1_234_567} short /><Sparkline values={IN.slice(0, 40)} label="in, the last hour" /><Sparkline values={FAILED.slice(60)} label="failed" tone="bad" /></div>
           <Progress value={40} of={120} label="A bulk operation" />
           <Field label="A field" hint="with a hint">{(id) => <input id={id} class="input" />}</Field>
-          <Skeleton lines={2} />
         </Card>
         <Card title="Payload"><Json value={EXACT} label="payload" /><Trace text={'Traceback (most recent call last):\n  File "mail.py", line 7, in send\nTimeoutError: smtp did not answer'} /></Card>
       </div>
