@@ -2,7 +2,7 @@
 import type { FilterBody } from "../api.ts";
 
 const whole = new Intl.NumberFormat("en-GB");
-const short = new Intl.NumberFormat("en-GB", { notation: "compact", maximumFractionDigits: 1 });
+const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 export const number = (value: number): string => whole.format(value);
 /** 12.4K; exact below ten thousand. */

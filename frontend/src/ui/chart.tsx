@@ -8,7 +8,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type uPlot from "uplot";
 import { isDark, zone } from "../lib/prefs.ts";
-import { compact } from "../lib/words.ts";
+import { absolute, compact } from "../lib/words.ts";
 
 export type ChartTone = "accent" | "good" | "warn" | "bad" | "violet" | "ink-3";
 export type Series = { readonly label: string; readonly values: readonly (number | null)[]; readonly tone: ChartTone; readonly fills?: boolean };
@@ -24,6 +24,12 @@ export type ChartProps = {
 };
 
 const colour = (tone: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${tone}`).trim();
+
+/** 21:40, or 11-16 where a step is a day or more. */
+function clock(at: number, step: number, utc: boolean): string {
+  const told = absolute(at * 1000, utc ? "utc" : "local");
+  return step >= 86_400 ? told.slice(5, 10) : told.slice(11, step < 60 ? 19 : 16);
+}
 
 export function Chart({ label, times, series, markers = [], height = 220, onZoom, format = compact }: ChartProps): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
@@ -53,6 +59,7 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
           ctx.lineTo(x, u.bbox.top + u.bbox.height);
           ctx.stroke();
           ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+          ctx.textAlign = "left";
           ctx.fillText(marker.label, x + 4, u.bbox.top + 12 * devicePixelRatio);
           ctx.restore();
         }
@@ -62,9 +69,9 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
         ...(utc ? { tzDate: (at: number) => Plot.tzDate(new Date(at * 1000), "UTC") } : {}),
         cursor: { drag: { x: true, y: false, setScale: onZoom === undefined }, points: { size: 6 } },
         legend: { live: true },
-        axes: [axis, { ...axis, size: 52, values: (_, values) => values.map((value) => format(value)) }],
+        axes: [{ ...axis, values: (_, ats, __, ___, step) => ats.map((at) => clock(at, step, utc)) }, { ...axis, size: 52, values: (_, values) => values.map((value) => format(value)) }],
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-9) * 1.08 || 1] } },
-        series: [{ value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().replace("T", " ").slice(0, 16)) }, ...series.map((one) => ({
+        series: [{ value: (_, at) => (at === null ? "" : absolute(at * 1000, utc ? "utc" : "local").slice(0, 16)) }, ...series.map((one) => ({
           label: one.label, stroke: colour(one.tone), width: 1.5, points: { show: false },
           ...(one.fills ? { fill: `${colour(one.tone)}22` } : {}), value: (_: uPlot, value: number | null) => (value === null ? "–" : format(value)),
         }))],
