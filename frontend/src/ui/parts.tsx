@@ -94,7 +94,7 @@ export function EmptyState({ title, children, command, icon = "jobs" }: { title:
       <Icon name={icon} size={24} />
       <p class="empty-title">{title}</p>
       {children && <p class="muted">{children}</p>}
-      {command && <div class="command"><code>{command}</code><Copy text={command} label="Copy the command" /></div>}
+      {command && <div class="command"><code tabIndex={0}>{command}</code><Copy text={command} label="Copy the command" /></div>}
     </div>
   );
 }
