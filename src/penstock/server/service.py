@@ -24,6 +24,7 @@ from penstock.server.limits import Keeper, Limits
 from penstock.server.lines import Lines
 from penstock.server.metrics import ServiceMetrics
 from penstock.server.rings import Rings
+from penstock.server.sessions import Sessions
 
 logger = logging.getLogger("penstock.server")
 
@@ -68,6 +69,7 @@ class Service:
         self.queue = queue
         self.store = queue.store
         self.access = access
+        self.sessions = Sessions(queue.store, access)
         self.most_bytes = most_bytes
         self.body_seconds = body_seconds
         self.needs_idempotency_key = needs_idempotency_key
@@ -112,7 +114,10 @@ class Service:
         """Who sends this request, if that is known and it is allowed to."""
         if scope is None:
             return Caller(None, self.queue)
-        token = await self.access.check(bearer(request))
+        if "authorization" in request.headers:
+            token = await self.access.check(bearer(request))
+        else:
+            token = await self.sessions.check(request)
         tenant = _tenant(request, token)
         if not any(token.allows(one) for one in ((scope,) if isinstance(scope, Scope) else scope)):
             needed = scope if isinstance(scope, Scope) else " or ".join(scope)
