@@ -17,11 +17,12 @@ import msgspec
 import pytest
 
 from penstock.connecting import connect
-from penstock.core.commands import Ack, Filter, LeaseJobs
+from penstock.core.commands import Ack, Filter, LeaseJobs, PutSchedule
 from penstock.core.errors import PenstockError, StoreUnavailable, UnknownStore
 from penstock.core.job import JobId, LeaseToken
 from penstock.core.machine import Machine
 from penstock.core.registry import PutEntry
+from penstock.core.requests import new_schedule
 from penstock.queue import Queue
 from penstock.stores.log import log as log_module
 from penstock.stores.log.backings.memory import MemoryTape
@@ -217,7 +218,7 @@ class TestWaking:
         here, there, rests = LogStore.on(tape, clock), LogStore.on(tape, clock), []
         enough = asyncio.Event()
 
-        async def is_stirred(self: Any, seconds: float) -> bool:
+        async def rest(self: Any, seconds: float) -> bool:
             rests.append(seconds)
             await there.put_entries("t", [PutEntry("worker", "w", "{}", seconds=60)])  # type: ignore[arg-type]
             await asyncio.sleep(0)
@@ -225,7 +226,7 @@ class TestWaking:
                 enough.set()
             return False
 
-        monkeypatch.setattr(log_module.LogWakeups, "_is_stirred", is_stirred)
+        monkeypatch.setattr(log_module.LogWakeups, "_rest", rest)
         async with here.wakeups.listen("t", ["default"]):
             await enough.wait()
         assert sum(rests[9:]) / len(rests[9:]) > 3.0
@@ -365,6 +366,15 @@ class TestTheSameEverywhere:
                 looked.look(lambda state, tenant=tenant: state.queues(tenant), looked.time)  # type: ignore[misc]
                 looked.look(lambda state, tenant=tenant: state.audit(tenant, limit=5), looked.time)  # type: ignore[misc]
         assert dumped(looked) == dumped(plain)
+
+    async def test_a_reader_that_knows_other_time_zones_comes_to_the_same(
+        self, tape: Watched, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = LogStore.on(tape, clock), LogStore.on(tape, clock)
+        schedule = new_schedule("s", "0 9 * * *", {"type": "a"}, tz="Europe/Paris")
+        [put] = await one.put_schedules("t", [PutSchedule(schedule, "ada")])
+        monkeypatch.setattr("penstock.core.timetable.next_fire", lambda cron, tz, now: now)
+        assert await other.schedules("t") == [put]
 
     def test_what_is_foreseen_comes_true(self) -> None:
         """Nobody may be sent away from a queue that has something; whoever is not may find nothing now and then."""

@@ -6,17 +6,21 @@ nothing here may hang on the reader: not on its clock, its randomness, its hash 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
+from penstock.core.commands import PutSchedule
 from penstock.core.errors import PenstockError
 from penstock.core.job import LeaseToken
 from penstock.core.machine import Machine
 from penstock.core.registry import Entry, Insight
-from penstock.core.wakeups import EVERYONE, OFFICES
+from penstock.core.schedule import Schedule
+from penstock.core.timetable import as_given
+from penstock.core.wakeups import EVERYONE, OFFICES, SCHEDULES
 from penstock.stores.log.entry import LogEntry, Op
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
@@ -132,6 +136,12 @@ class State(MemoryStore):
             return _CALLS[op.verb](self, op)
         except PenstockError as error:
             return error
+
+    async def put_schedules(
+        self, tenant: str, commands: Sequence[PutSchedule]
+    ) -> list[Schedule | PenstockError]:
+        self._stirred.setdefault(EVERYONE, set()).add(SCHEDULES)
+        return self._each(tenant, lambda machine: partial(machine.put_schedule, plan=as_given), commands)
 
     async def lead(self, office: str, holder: str, seconds: float) -> bool:
         held = await super().lead(office, holder, seconds)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.commands import (
     Beat,
@@ -35,6 +37,7 @@ from penstock.core.job import Job, JobId, NewJob
 from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
+from penstock.core.timetable import by_cron
 from penstock.stores.log.backings import Backing, Tape
 from penstock.stores.log.entry import write
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
@@ -137,7 +140,10 @@ class LogStore:
     async def put_schedules(
         self, tenant: str, commands: Sequence[PutSchedule]
     ) -> list[Schedule | PenstockError]:
-        return await self._each("put_schedules", tenant, commands)
+        """When each fires next is worked out here: whoever applies it may know other time zones, or none."""
+        now = await self._log.now()
+        planned = [replace(one, schedule=_planned(one.schedule, now)) for one in commands]
+        return await self._each("put_schedules", tenant, planned)
 
     async def drop_schedules(
         self, tenant: str, commands: Sequence[DropSchedule]
@@ -281,3 +287,7 @@ class LogStore:
 
     async def _tick(self, tenant: str) -> None:
         await self._log.commit(write("tick", tenant, ()))
+
+
+def _planned(schedule: Schedule, now: datetime) -> Schedule:
+    return replace(schedule, next_fire_at=None if schedule.paused else by_cron(schedule, now))
