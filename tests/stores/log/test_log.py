@@ -312,6 +312,36 @@ class TestBadWeather:
             await store.queues("t")
         assert "could not be applied" in caplog.text
 
+    async def test_a_log_from_the_future_is_told_of_and_its_time_stands_still(
+        self, store: LogStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock.advance(seconds=10)
+        await store.enqueue("t", [make_job()])
+        clock.set(START)
+        await store.enqueue("t", [make_job()])
+        await store.enqueue("t", [make_job()])
+        assert caplog.text.count("10.0 s in the future") == 1
+        page = await store.find("t", Filter(), after=None, limit=10)
+        assert {(job.created_at - START).total_seconds() for job in page.jobs} == {10.0}
+
+    async def test_nobody_hammers_at_a_log_that_is_away(
+        self, store: LogStore, tape: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses, enough = [], asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 12:
+                enough.set()
+                await asyncio.Event().wait()
+
+        tape.error = OSError("away")
+        monkeypatch.setattr("penstock.stores.wakeups.loop.asyncio.sleep", sleep)
+        async with store.wakeups.listen("t", ["default"]):
+            await enough.wait()
+            assert not store.wakeups.status().healthy
+        assert pauses[-1] > 1.0
+
     async def test_a_missing_number_is_told(self, store: LogStore, tape: Watched) -> None:
         await store.enqueue("t", [make_job()])
         found = tape.read

@@ -36,6 +36,9 @@ READ_AT_ONCE = 1_000
 APPLIED_AT_ONCE = 200
 """Entries of others that are applied before anyone else has a turn."""
 
+AHEAD_SECONDS = 2.0
+TOLD_SECONDS = 60.0
+
 logger = logging.getLogger("penstock.log")
 
 Result = TypeVar("Result")
@@ -72,6 +75,7 @@ class Log:
         self._answers: dict[int, list[Any] | None] = {}
         """By batch: the answers to what we have under way; None until it is applied."""
         self._stopped: tuple[int, str] | None = None
+        self._told_at = float("-inf")
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
         self.commit: Callable[[Written], Awaitable[Any]] = self._commits
         """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
@@ -88,8 +92,13 @@ class Log:
         return self._state is not None
 
     async def commit_all(self, calls: Iterable[Written]) -> list[Any]:
-        """Several calls, in their order, though perhaps in several entries."""
-        return list(await asyncio.gather(*[await self._commits.put(call) for call in calls]))
+        """Several calls, in their order, though perhaps in several entries; one that fails is raised when all are over."""
+        futures = [await self._commits.put(call) for call in calls]
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
 
     async def follow(self) -> None:
         """Apply what was in the log before this was called, whoever wrote it."""
@@ -122,6 +131,7 @@ class Log:
     async def _append(self, calls: Sequence[Written]) -> Sequence[Any]:
         source = await self._opened()
         ts = await self._asked(source.now())
+        self._compare(ts)
         self._batch += 1
         batch = self._batch
         data = entry(self._writer, batch, ts, [call.data for call in calls])
@@ -139,6 +149,17 @@ class Log:
         if answers is None:
             raise OutcomeUnknown(self._name, "a call", "the log was cut behind it before it was read back")
         return answers
+
+    def _compare(self, ts: datetime) -> None:
+        """Tell of a log whose time is ahead of the store's: until that has caught up, nothing in it grows older."""
+        ahead = (self.state.time - ts).total_seconds()
+        if ahead > AHEAD_SECONDS and time.monotonic() - self._told_at > TOLD_SECONDS:
+            self._told_at = time.monotonic()
+            logger.warning(
+                "%s has an entry from %.1f s in the future: some machine's clock was or is wrong",
+                self._name,
+                ahead,
+            )
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
@@ -280,8 +301,8 @@ class LogWakeups(MemoryWakeups):
         await self._loop.close()
 
     async def _session(self, up: Callable[[], None]) -> None:
-        up()  # a log that is long to read is not late
         await self._log.follow()
+        up()
         waits = Backoff(self._random)
         while True:
             if await self._rest(next(waits)):
