@@ -19,7 +19,7 @@ import pytest
 from penstock.connecting import connect
 from penstock.core.commands import Ack, Filter, LeaseJobs, PutSchedule
 from penstock.core.errors import PenstockError, StoreUnavailable, UnknownStore
-from penstock.core.job import JobId, LeaseToken
+from penstock.core.job import JobId, LeaseToken, Status
 from penstock.core.machine import Machine
 from penstock.core.registry import PutEntry
 from penstock.core.requests import new_schedule
@@ -33,6 +33,7 @@ from penstock.stores.log.store import LogStore
 from penstock.testing import START, FakeClock, make_job
 from support.differential import History
 from support.log_dump import dumped
+from support.s3 import Weather, running_s3
 
 
 class Watched(MemoryTape):
@@ -465,3 +466,36 @@ class TestOpening:
     async def test_a_url_of_no_store_is_refused(self) -> None:
         with pytest.raises(UnknownStore, match="file:"):
             connect("ftp://somewhere")
+
+
+class TestInABucket:
+    """Over real HTTP: what the tape and the store make of each other."""
+
+    @pytest.mark.parametrize(
+        "faults", [{}, {"cut after": 0.1, "500 after": 0.1, "409": 0.1}], ids=["fair", "foul"]
+    )
+    async def test_several_machines_share_the_work(self, faults: dict[str, float]) -> None:
+        with running_s3(Weather(faults=faults)) as server:
+            async with connect(server.url()) as one, connect(server.url()) as other:
+                both = (one, other)
+                await asyncio.gather(*(queue.enqueue("a") for queue in both * 10))
+                leased = await asyncio.gather(
+                    *(queue.lease("default", worker="w", limit=11) for queue in both)
+                )
+                jobs = [job for some in leased for job in some]
+                assert len({job.id for job in jobs}) == len(jobs) == 20
+                await asyncio.gather(*(other.ack(job) for job in jobs))
+                assert [view.counts[Status.SUCCEEDED] for view in await one.queues()] == [20]
+
+    async def test_credentials_that_expire_are_told_and_come_back(self) -> None:
+        with running_s3() as server:
+            async with connect(server.url()) as queue:
+                await queue.enqueue("a")
+                server.refuses = "ExpiredToken"
+                with pytest.raises(StoreUnavailable, match="credentials"):
+                    await queue.enqueue("a")
+                with pytest.raises(StoreUnavailable, match="credentials"):
+                    await queue.queues()
+                server.refuses = None
+                await queue.enqueue("a")
+                assert [view.counts[Status.QUEUED] for view in await queue.queues()] == [2]
