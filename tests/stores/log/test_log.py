@@ -185,6 +185,8 @@ class TestReading:
         assert tape.appends == 2
         clock.advance(seconds=30)
         assert await store.lead("o", "eve", 30)
+        await LogStore.on(tape, clock).lead("o", "eve", 0)
+        assert await store.lead("o", "ada", 30), "it was given up elsewhere"
 
 
 class TestWaking:

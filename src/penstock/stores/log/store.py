@@ -173,7 +173,7 @@ class LogStore:
 
     async def _known_to_lead(self, office: str, holder: str, seconds: float) -> bool | None:
         """The answer, if it need not be written down: another holds it, or more than half of our time is left."""
-        if not self._log.is_open:
+        if not self._log.wakeups.is_following:
             await self._log.follow()
         now = await self._log.now()
         leader, until = self._log.state.office(office) or (holder, now)
