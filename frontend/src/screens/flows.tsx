@@ -96,7 +96,7 @@ export function Flow({ id = "" }: { readonly [part: string]: string }): JSX.Elem
       {flow.isFirst && <Skeleton />}
       {flow.data && <>
         {!flow.data.is_complete && <div class="notice tone-warn">It has more jobs than are shown here.</div>}
-        <Tabs label="How it is shown" tabs={[{ id: "graph", label: "Graph" }, { id: "time", label: "Over time" }]} chosen={params.as} onChoose={(as) => params.set({ as })} />
+        <Tabs label="How it is shown" tabs={[{ id: "graph", label: "Graph" }, { id: "time", label: "Timeline" }]} chosen={params.as} onChoose={(as) => params.set({ as })} />
         <Card>
           {params.as === "graph"
             ? <Graph label="Which job waits for which" nodes={jobs.map((job) => ({ id: job.id, label: job.type, status: job.status, parents: job.parents, href: `/jobs/${job.id}` }))} />
