@@ -19,7 +19,7 @@ import click
 
 from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
-from penstock.cli.opening import EMBEDDED, url_option
+from penstock.cli.opening import EMBEDDED, tenant_option, url_option
 from penstock.cli.output import console, facts, output_option, print_json
 from penstock.cli.words import read_duration
 
@@ -79,7 +79,7 @@ def run(
     url: str | None, place: str, master: str | None, remote: str | None, once: bool, continuous: bool, every: str,
     rebuild: bool, first_day: datetime | None, last_day: datetime | None, check_all: bool,
 ) -> None:  # fmt: skip
-    """Take what has happened in the store into the lake, and make its tables.
+    """Take what has happened in the store into the lake, make its tables, and publish the answers.
 
     It can be stopped at any moment and run again. Exits with 1 if the lake does not have what the store has.
     """
@@ -121,14 +121,24 @@ def run(
 @click.option("--jobs", default=100_000, show_default=True, type=click.IntRange(1), help="How many jobs.")
 @click.option("--days", default=30, show_default=True, type=click.IntRange(1), help="Over how many days.")
 @click.option("--seed", default=1, show_default=True, help="Another number, another history.")
+@click.option(
+    "--publish", "publishes", is_flag=True, help="Put the answers into a store, as if it were its own."
+)
+@url_option
+@tenant_option
 @logging_options
-def demo(place: str, master: str | None, jobs: int, days: int, seed: int) -> None:
+def demo(
+    place: str, master: str | None, jobs: int, days: int, seed: int, publishes: bool, url: str | None, tenant: str
+) -> None:  # fmt: skip
     """Make up the history of a fleet and make a lake of it, without a store.
 
-    A month with a rhythm of days and weeks, an incident, a bad deploy and a slow tenant.
+    A month with a rhythm of days and weeks, an incident, a bad deploy and a slow tenant. With --publish the answers go to the
+    store, such as that of penstock dev: those of the largest of the fleet's tenants as those of --tenant. What a lake of the
+    store itself has published since midnight stays.
     """
     _need_the_extra()
     from penstock.lake import demo as fleet
+    from penstock.lake.fleet import LARGEST
     from penstock.lake.manifest import Lake
     from penstock.lake.pipeline import run_frame
     from penstock.lake.tables import EVENTS, ddl
@@ -143,6 +153,34 @@ def demo(place: str, master: str | None, jobs: int, days: int, seed: int) -> Non
         with _spark(master, None) as spark:
             events = spark.read.schema(ddl(EVENTS)).parquet(folder)
             _tell(run_frame(spark, events, place, name=name, as_of=end))
+    if publishes:
+        from penstock.lake.publish import publish_lake
+
+        opened = Lake(place)
+        with _store(url) as address:
+            renamed = {LARGEST: tenant}
+            _tell_published(
+                publish_lake(address, opened, opened.manifest(), renamed=renamed, always=True), end
+            )
+
+
+@lake.command("publish")
+@url_option
+@lake_at(LAKE)
+def publish(url: str | None, place: str) -> None:
+    """Put the answers of the lake into its store again. Each run does it; it needs no Spark."""
+    _need("pyarrow", "psycopg")
+    from penstock.lake.leading import Leading
+    from penstock.lake.manifest import Lake, source_of
+    from penstock.lake.publish import publish_lake
+    from penstock.lake.source import open_reader
+
+    opened = Lake(place)
+    manifest = opened.manifest()
+    with _store(url) as address, Leading(address):
+        now = open_reader(address).horizon()
+        opened.check_source(manifest, source_of(now), int(now["xid"]), int(now["floor"]))
+        _tell_published(publish_lake(address, opened, manifest, always=True), manifest.data_as_of)
 
 
 @lake.command("status")
@@ -201,17 +239,28 @@ def vacuum(place: str, grace: str) -> None:
 
 
 def _tell(report: Report) -> None:
-    as_of = f"; as of {report.data_as_of:%Y-%m-%d %H:%M:%S} UTC" if report.data_as_of else ""
     click.echo(
         f"{report.events:,} events taken in, {len(report.days)} days made anew, {len(report.checked)} checked, "
-        f"in {report.seconds:.1f} s{as_of}"
+        f"{report.published} answers published, in {report.seconds:.1f} s; {_as_of(report.data_as_of)}"
     )
     for one in report.mismatches:
         click.echo(str(one), err=True)
 
 
+def _tell_published(number: int, as_of: datetime | None) -> None:
+    click.echo(f"{number} answers published, {_as_of(as_of)}")
+
+
+def _as_of(moment: datetime | None) -> str:
+    return "as of nothing yet" if moment is None else f"as of {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _need_the_extra() -> None:
-    lacking = [name for name in NEEDS if find_spec(name) is None]
+    _need(*NEEDS)
+
+
+def _need(*names: str) -> None:
+    lacking = [name for name in names if find_spec(name) is None]
     if lacking:
         raise click.UsageError(
             f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
