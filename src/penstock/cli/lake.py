@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
@@ -92,8 +92,9 @@ def run(
     every_seconds = read_duration(every)
     if every_seconds is None:
         raise click.UsageError(f"{every!r} is no time; say it as 30s, 5m or 1h")
-    _need_the_extra()
+    _need(NEEDS)
     from penstock.lake.pipeline import run_continuously, run_once
+    from penstock.lake.reconcile import NotReconciled
 
     with _store(url) as address, _spark(master, remote) as spark:
         if continuous:
@@ -108,11 +109,7 @@ def run(
         )  # fmt: skip
     _tell(report)
     if report.mismatches:
-        raise Refused(
-            f"{len({one.day for one in report.mismatches})} days of the lake do not have what the store has; nothing may "
-            "leave the store until they do. Look whether files were changed, then move the lake aside and run again",
-            Exit.FAILED,
-        )
+        raise Refused(str(NotReconciled(report.mismatches)), Exit.FAILED)
 
 
 @lake.command("demo")
@@ -136,7 +133,7 @@ def demo(
     store, such as that of penstock dev: those of the largest of the fleet's tenants as those of --tenant. What a lake of the
     store itself has published since midnight stays.
     """
-    _need_the_extra()
+    _need(NEEDS)
     from penstock.lake import demo as fleet
     from penstock.lake.fleet import LARGEST
     from penstock.lake.manifest import Lake
@@ -169,7 +166,7 @@ def demo(
 @lake_at(LAKE)
 def publish(url: str | None, place: str) -> None:
     """Put the answers of the lake into its store again. Each run does it; it needs no Spark."""
-    _need("pyarrow", "psycopg")
+    _need(("pyarrow", "psycopg"))
     from penstock.lake.leading import Leading
     from penstock.lake.manifest import Lake, source_of
     from penstock.lake.publish import publish_lake
@@ -255,16 +252,19 @@ def _as_of(moment: datetime | None) -> str:
     return "as of nothing yet" if moment is None else f"as of {moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _need_the_extra() -> None:
-    _need(*NEEDS)
+def lacking_extra(names: Iterable[str] | None = None) -> str | None:
+    """What to say where the lake's packages are not installed; None where they are."""
+    lacking = [name for name in (NEEDS if names is None else names) if find_spec(name) is None]
+    if not lacking:
+        return None
+    return (
+        f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
+    )
 
 
-def _need(*names: str) -> None:
-    lacking = [name for name in names if find_spec(name) is None]
-    if lacking:
-        raise click.UsageError(
-            f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
-        )
+def _need(names: Iterable[str]) -> None:
+    if lacking := lacking_extra(names):
+        raise click.UsageError(lacking)
 
 
 @contextmanager
