@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("duckdb", reason="the lake's packages are not installed")
 pytest.importorskip("pyarrow")
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from lake.gold import gold, table
+from lake.gold import gold, lake_of, table
 from penstock.connecting import connect
 from penstock.core import bounds
 from penstock.core.errors import InvalidInput, NotFound
@@ -24,7 +20,7 @@ from penstock.core.histogram import percentile
 from penstock.insights import QUESTIONS, ask, offers
 from penstock.lake import demo
 from penstock.lake.fleet import LARGEST
-from penstock.lake.manifest import PART, WHOLE, Lake, new_manifest, with_parts
+from penstock.lake.manifest import Lake
 from penstock.lake.publish import CHOICES, insights, publish, publish_lake
 from penstock.lake.tables import GOLD
 from penstock.stores.memory import MemoryStore
@@ -206,21 +202,7 @@ async def test_who_has_nothing_yet_is_told_what_to_do() -> None:
 
 @pytest.fixture
 def lake(made: dict[str, Any], tmp_path: Path) -> Lake:
-    """A lake of that gold, and of no other table; `hourly` by the day."""
-    opened, manifest = Lake(tmp_path / "lake"), new_manifest({"feed": "f", "system": "none"}, {"xid": 1})
-    for name, rows in made.items():
-        days = {str(hour.date()) for hour in rows["hour"].to_pylist()} if name == "hourly" else {WHOLE}
-        parts = {day: (f"gold/{name}/000001-a/{PART}{day}",) for day in days}
-        for day, (folder,) in parts.items():
-            path = Path(opened.storage.path(folder))
-            path.mkdir(parents=True)
-            of_day = pc.strftime(rows["hour"], "%Y-%m-%d") if day != WHOLE else None
-            pq.write_table(
-                rows if of_day is None else rows.filter(pc.equal(of_day, day)), path / "part-0.parquet"
-            )
-        manifest = with_parts(manifest, name, parts)
-    opened.commit(replace(manifest, data_as_of=END))
-    return opened
+    return lake_of(made, tmp_path / "lake", END)
 
 
 async def test_a_lake_is_published_from_its_files_under_the_name_its_tenant_has_there(

@@ -217,6 +217,25 @@ def status(place: str, output: str) -> None:
         sys.exit(Exit.FAILED)
 
 
+@lake.command("show")
+@lake_at(LAKE)
+@click.option(
+    "--days", default=30, show_default=True, type=click.IntRange(1), help="Of the last so many days."
+)
+@click.option("--tenant", metavar="NAME", help="Of this tenant alone.")
+def show(place: str, days: int, tenant: str | None) -> None:
+    """Plots of what the lake has: its worst day, its week, and the waits of its queues. Needs no Spark."""
+    _need(("pyarrow",))
+    from penstock.cli.lake_show import hours, shown
+    from penstock.lake.manifest import Lake
+
+    rows = hours(Lake(place), days, tenant)
+    if not rows:
+        raise Refused("there are no hours to show; penstock lake run takes in what has happened", Exit.FAILED)
+    for line in shown(rows):
+        click.echo(line)
+
+
 @lake.command("vacuum")
 @lake_at(LAKE)
 @click.option(
