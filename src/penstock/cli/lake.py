@@ -255,9 +255,10 @@ def vacuum(place: str, grace: str) -> None:
 
 
 def _tell(report: Report) -> None:
+    published = f"{report.published} answers published, " if report.published else ""
     click.echo(
         f"{report.events:,} events taken in, {len(report.days)} days made anew, {len(report.checked)} checked, "
-        f"{report.published} answers published, in {report.seconds:.1f} s; {_as_of(report.data_as_of)}"
+        f"{published}in {report.seconds:.1f} s; {_as_of(report.data_as_of)}"
     )
     for one in report.mismatches:
         click.echo(str(one), err=True)
