@@ -91,7 +91,7 @@ async def all_gone(folder: Path) -> bool:
 
 
 async def jvm_runs(folder: Path) -> bool:
-    return any("java" in line for line in at_work(folder))
+    return any("SparkSubmit" in line for line in at_work(folder))
 
 
 @pytest.mark.spark
@@ -119,13 +119,17 @@ async def test_a_worker_brings_the_lake_up_to_date_and_a_cancel_leaves_nothing_b
         await until(lambda: jvm_runs(tmp_path))
         await until(lambda: tells_progress(second))
         await app.queue.cancel(second.id)
+        await until(lambda: is_cancelled(second))
         await until(lambda: all_gone(tmp_path))
-        assert (await second.job()).status is Status.CANCELLED
 
         # Whoever is killed resigns from no office: it is waited for.
         third = await app.enqueue(job.TYPE, queue=job.NAME)
         await until(lambda: was_put_off(app, third))
         assert (await third.job()).status is Status.QUEUED
+
+
+async def is_cancelled(handle: JobHandle) -> bool:
+    return (await handle.job()).status is Status.CANCELLED
 
 
 async def tells_progress(handle: JobHandle) -> bool:

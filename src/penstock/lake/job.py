@@ -9,6 +9,7 @@ process (a cancel, a timeout, the worker's own end) ends what it has started.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,12 +110,13 @@ def run(ctx: JobContext, rebuild: bool = False, check_all: bool = False) -> dict
 
 @contextmanager
 def _spark() -> Iterator[Any]:
-    from penstock.lake.session import session
+    from penstock.lake.session import end, session
 
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
     spark = session(
         os.environ.get("PENSTOCK_SPARK_MASTER"), os.environ.get("PENSTOCK_SPARK_REMOTE"), app_name=NAME
     )
     try:
         yield spark
     finally:
-        spark.stop()
+        end(spark)
