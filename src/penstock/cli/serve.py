@@ -11,7 +11,7 @@ from penstock.cli.main import logging_options
 @click.option(
     "--url",
     envvar="PENSTOCK_URL",
-    help="The store: postgresql://… or memory://; without it, the embedded server.",
+    help="The store: postgresql://…, file:…, s3://… or memory://; without it, the embedded server.",
 )
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for all of this machine."
