@@ -29,9 +29,11 @@ test: $(READY) $(UI) $(LAKE) ## set up and run all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/lake $(ARGS)
 	@$(if $(ARGS),,echo "→ tests of the lake, one Spark for all" && $(BIN)/python -m pytest tests/lake)
 
-lake: $(LAKE) ## add Spark, and make a lake of a made-up month
+lake: $(LAKE) ## add Spark, make a lake of a made-up month, and show it
 	@$(BIN)/penstock lake demo $(ARGS)
 	@$(BIN)/penstock lake status --lake .penstock/demo-lake --output table
+	@echo
+	@$(BIN)/penstock lake show --lake .penstock/demo-lake
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }

@@ -26,9 +26,10 @@ SHOTS = os.environ.get("PENSTOCK_SCREENSHOTS")
 class Served:
     """The service under test: where it is, and the API as a program sees it."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, data: Path) -> None:
         self.url = url
         self.token = token
+        self.data = data
         self.api = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
     def enqueue(self, type: str, count: int = 1, **options: Any) -> list[str]:
@@ -65,7 +66,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert url is not None
         assert token is not None
         assert code is not None
-        served = Served(url[1], token[1])
+        served = Served(url[1], token[1], data / "db")
         with served.api:
             _fill(served)
             yield served

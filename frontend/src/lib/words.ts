@@ -44,8 +44,9 @@ export function relative(at: number, now: number): string {
 
 export function absolute(at: number, zone: "local" | "utc"): string {
   const date = new Date(at);
-  if (zone === "utc") return `${date.toISOString().replace("T", " ").slice(0, 23)} UTC`;
-  const shifted = new Date(at - date.getTimezoneOffset() * 60_000).toISOString().replace("T", " ").slice(0, 23);
+  const digits = at % 1000 === 0 ? 19 : 23; // whole seconds have no need of more
+  if (zone === "utc") return `${date.toISOString().replace("T", " ").slice(0, digits)} UTC`;
+  const shifted = new Date(at - date.getTimezoneOffset() * 60_000).toISOString().replace("T", " ").slice(0, digits);
   const minutes = -date.getTimezoneOffset();
   const two = (n: number): string => String(Math.floor(Math.abs(n))).padStart(2, "0");
   return `${shifted} ${minutes < 0 ? "−" : "+"}${two(minutes / 60)}:${two(minutes % 60)}`;

@@ -200,6 +200,11 @@ def new_manifest(source: Mapping[str, str], offset: Mapping[str, Any]) -> Manife
     return Manifest(lake=uuid4().hex, source=source, offset=offset)
 
 
+def source_of(offset: Mapping[str, Any]) -> dict[str, str]:
+    """Whose history an offset is about."""
+    return {"feed": str(offset["feed"]), "system": str(offset["system"])}
+
+
 def with_parts(manifest: Manifest, table: str, parts: Parts, gone: Iterable[str] = ()) -> Manifest:
     """With these days of a table instead of what it had for them, and without those `gone`."""
     kept = {day: folders for day, folders in manifest.tables.get(table, {}).items() if day not in set(gone)}

@@ -5,10 +5,10 @@ place, its manifest, and changes in the same instant as what it holds. A checkpo
 copied, or one batch ahead), and the function that a stream calls for each batch would run on the server under Spark
 Connect, away from the lake and its lease.
 
-A run has two parts. *Taking in* reads new events into bronze, batch by batch, and each commit marks the days it touched as
-stale. *Making* works stale days off: their silver and gold anew from bronze, then what is kept as a whole. Whatever dies in
-between, the manifest says what is left to do; folders of the dead are named nowhere, and a run never writes into a folder
-that exists.
+A run has three parts. *Taking in* reads new events into bronze, batch by batch, and each commit marks the days it touched
+as stale. *Making* works stale days off: their silver and gold anew from bronze, then what is kept as a whole. *Publishing*
+puts the answers into the store. Whatever dies in between, the manifest says what is left to do, and the store which answers
+it has; folders of the dead are named nowhere, and a run never writes into a folder that exists.
 """
 
 from __future__ import annotations
@@ -28,8 +28,18 @@ from msgspec.structs import replace
 
 from penstock.core.errors import InvalidInput
 from penstock.lake.leading import Alone, Leading
-from penstock.lake.manifest import Lake, LakeError, Manifest, Parts, lacking, new_manifest, with_parts
+from penstock.lake.manifest import (
+    Lake,
+    LakeError,
+    Manifest,
+    Parts,
+    lacking,
+    new_manifest,
+    source_of,
+    with_parts,
+)
 from penstock.lake.parts import Files, born
+from penstock.lake.publish import publish_lake
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes
 from penstock.lake.reconcile import Mismatch, mismatches, store_time
 from penstock.lake.source import Ask, open_reader
@@ -69,6 +79,8 @@ class Report(Struct):
     """What the lake lacks, or has twice."""
     seconds: float = 0.0
     data_as_of: datetime | None = None
+    published: int = 0
+    """Answers put into the store; none where it has them already."""
 
 
 class LakeBroken(LakeError):
@@ -100,7 +112,7 @@ def run_once(
     on_step: Step = lambda name: None,
     office: Office | None = None,
 ) -> Report:
-    """Take in all that has happened in the store, and make of it what can be made.
+    """Take in all that has happened in the store, make of it what can be made, and publish that.
 
     `rebuild` makes silver and gold of all days anew from bronze, or with `first_day` and `last_day` of those days.
     Each closed day that has grown is compared with the store, with `check_all` every one that is in both.
@@ -118,8 +130,8 @@ def run_once(
     read_at = as_of or store_time(url)
     target = reader.horizon()
     run = Run(spark, lake, office, on_step)
-    run.begin(_source(target), reader.first)
-    lake.check_source(run.manifest, _source(target), int(target["xid"]), int(target["floor"]))
+    run.begin(source_of(target), reader.first)
+    lake.check_source(run.manifest, source_of(target), int(target["xid"]), int(target["floor"]))
     if rebuild or first_day or last_day:
         run.forget(first_day, last_day)
     while (start := dict(run.manifest.offset))["xid"] < target["xid"]:
@@ -139,6 +151,7 @@ def run_once(
     run.note(read_at)
     run.check(url, check_all)
     run.make()
+    run.publish(url)
     run.report.seconds = time.monotonic() - began
     return run.report
 
@@ -233,7 +246,7 @@ class Run:
         self.manifest = replace(
             made,
             offset=end,
-            read_at=read_at or manifest.read_at,
+            read_at=_later(manifest.read_at, read_at),
             counts=counts,
             born={
                 **manifest.born,
@@ -260,7 +273,7 @@ class Run:
 
     def note(self, read_at: datetime) -> None:
         """Remember that there was nothing more at this time."""
-        self.manifest = replace(self.manifest, read_at=read_at)
+        self.manifest = replace(self.manifest, read_at=_later(self.manifest.read_at, read_at))
 
     # ── Checking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -358,6 +371,15 @@ class Run:
             },
         )
 
+    # ── Publishing ────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, url: str) -> None:
+        """Put the answers into the store, unless it has them: also those of a run that came no further."""
+        self._office.check()
+        self.report.published = publish_lake(url, self.lake, self.manifest)
+        if self.report.published:
+            self._on_step("published")
+
     def _commit(self, manifest: Manifest, step: str) -> None:
         self._on_step(f"{step.removesuffix('committed').strip() or 'tables'} about to be committed")
         self._office.check()
@@ -365,12 +387,13 @@ class Run:
         self._on_step(step)
 
 
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """What was there stays there, though a transaction that has come to light since holds the store's time back."""
+    return max((moment for moment in (one, other) if moment is not None), default=None)
+
+
 def _as_of(manifest: Manifest) -> datetime:
     return manifest.read_at or datetime.now(UTC)
-
-
-def _source(offset: Mapping[str, Any]) -> dict[str, str]:
-    return {"feed": str(offset["feed"]), "system": str(offset["system"])}
 
 
 def _column(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from penstock.lake.java import find_java
@@ -65,3 +66,22 @@ def session(
     for name, value in {**settings, **conf}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def end(spark: SparkSession, seconds: float = 30.0) -> None:
+    """Stop a session, and see the JVM behind it to its end: `stop` alone leaves it to whenever this process ends."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return  # another machine's
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process.stdin.close()  # by which it is told to leave
+    try:
+        process.wait(seconds)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
