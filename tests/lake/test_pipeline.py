@@ -13,7 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import Queue
-from penstock.lake.manifest import Lake, LakeMoved, LakeOfAnother, Manifest, StoreAhead, StoreBehind
+from penstock.lake.manifest import (
+    Lake,
+    LakeMoved,
+    LakeOfAnother,
+    Manifest,
+    StoreAhead,
+    StoreBehind,
+    StoreRestored,
+)
 from penstock.lake.tables import GOLD, SILVER, ddl
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
@@ -24,7 +32,7 @@ pytestmark = pytest.mark.spark
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from penstock.lake import pipeline  # noqa: E402
+from penstock.lake import keeping, pipeline  # noqa: E402
 from penstock.lake.leading import LakeBusy, Leading  # noqa: E402
 from penstock.lake.pipeline import LakeBroken, Report, run_once  # noqa: E402
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes  # noqa: E402
@@ -364,3 +372,77 @@ class TestRefusals:
         history.lake.storage.remove(folder)
         with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {folder}"):
             history.run()
+
+    def test_a_store_restored_from_a_backup_that_has_counted_on_since(self, history: History) -> None:
+        history.run()
+        backed_up = history.in_store("SELECT body::text FROM penstock.entry WHERE kind = 'lake'")[0]
+        history.run()
+        history.in_store(f"UPDATE penstock.entry SET body = '{backed_up}' WHERE kind = 'lake' RETURNING 1")
+        kept = history.manifest
+        with pytest.raises(StoreRestored, match="has made 2 runs over this store, and the store knows of 1"):
+            history.run()
+        assert history.manifest == kept
+        history.in_store("DELETE FROM penstock.entry RETURNING 1")  # from before the lake
+        with pytest.raises(StoreRestored):
+            history.run()
+
+
+@pytest.mark.usefixtures("bronze_only")
+class TestThePromise:
+    def test_what_is_in_the_lake_and_was_found_right_may_leave_and_nothing_else(
+        self, history: History
+    ) -> None:
+        history.happen(1, number=1)
+        history.happen(9, number=1, queue="today")
+        self.keep_nothing(history)
+        history.clock.advance(days=30)
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("checked in"))
+        assert history.ask(sweep) == 0  # from the moment a run begins
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("about to tell the store"))
+        assert history.ask(sweep) == 0
+        history.run()
+        assert history.ask(sweep) == 1  # that of today is not checked yet
+        history.run()
+        assert history.ask(sweep) == 0
+        run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(days=1))
+        assert history.ask(sweep) == 1
+
+    def test_a_day_in_doubt_holds_back_what_ended_on_it_and_since(self, history: History) -> None:
+        for day in (1, 2, 3):
+            history.happen(day, number=1)
+        history.run()
+        manifest = history.manifest
+        events = {day: folders for day, folders in manifest.tables["events"].items() if day != "2026-01-02"}
+        history.lake.commit(replace(manifest, tables={"events": events}))
+        history.run(check_all=True)
+        self.keep_nothing(history)
+        history.clock.advance(days=30)
+        assert history.ask(sweep) == 1
+        history.lake.commit(replace(history.manifest, tables=manifest.tables))
+        history.run()
+        assert history.ask(sweep) == 2
+
+    def test_one_that_was_lifted_is_made_anew_by_the_next_run(self, history: History) -> None:
+        history.happen(9, number=1)
+        self.keep_nothing(history)
+        history.clock.advance(days=30)
+        history.run()
+        history.ask(lambda queue: keeping.forget(queue.store, history.manifest.lake, "ada"))
+        history.run()
+        assert history.ask(sweep) == 0
+        history.ask(lambda queue: keeping.forget(queue.store, None, "ada"))
+        assert history.ask(sweep) == 1
+
+    def keep_nothing(self, history: History) -> None:
+        async def configure(door: Queue) -> None:
+            for queue in ("q", "today"):
+                await door.configure(queue, retention_seconds=0)
+
+        history.ask(configure)
+
+
+async def sweep(queue: Queue) -> int:
+    """How many jobs leave."""
+    return (await queue.sweep()).pruned
