@@ -62,8 +62,9 @@ async def queue(store: PostgresStore) -> Queue:
 async def as_read(database: Any, clock: FakeClock, **promised: Any) -> Promise:
     """What a lake would promise that had read everything it may by now."""
     row = await database.fetchrow(
-        "SELECT f.id AS feed, s.system_identifier::text AS system, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid"
-        " FROM penstock.feed f, pg_control_system() s"
+        "SELECT f.id AS feed, s.system_identifier || '/' || d.oid AS system,"
+        " pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid"
+        " FROM penstock.feed f, pg_control_system() s, pg_database d WHERE d.datname = current_database()"
     )
     made = Promise(place="here", run=1, since=START, exported_until=clock.now(), offset={**row})
     return replace(made, **promised)

@@ -216,7 +216,10 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
     """What only PostgreSQL has: its version, the settings that durability hangs on, and who keeps it from cleaning up."""
     if not hasattr(queue.store, "pool"):
         return
+    from penstock.stores.postgres.exported import others
     from penstock.stores.postgres.health import health
+    from penstock.stores.postgres.loaded import is_loaded
+    from penstock.stores.postgres.rules import sql
 
     pool: Any = await queue.store.pool()
     async with pool.acquire() as connection, connection.transaction(readonly=True):
@@ -226,7 +229,20 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
             " current_setting('autovacuum') AS autovacuum"
         )
         found = await health(connection)
+        loaded = await is_loaded(connection)
+        elsewhere = others(await connection.fetchrow(sql("promises")))
     yield Finding("schema", Level.OK, "up to date")
+    if loaded:
+        yield Finding(
+            "history", Level.PROBLEM, "the database was loaded from a dump, and its history is ahead of this server",
+            "run `penstock migrate`, which stamps it anew: until then followers and lakes are not told of it",
+        )  # fmt: skip
+    for lake, promise in elsewhere.items():
+        yield Finding(
+            "lake", Level.WARNING,
+            f"the lake in {promise.place} is that of the database which this one was copied from: no job leaves the store",
+            f"begin a lake of its own, and let go of that one with `penstock lake forget {lake}`",
+        )  # fmt: skip
     if row["number"] < OLDEST_POSTGRES:
         yield Finding("postgresql", Level.PROBLEM, f"PostgreSQL {row['name']}", "Penstock needs 14 or newer")
     else:

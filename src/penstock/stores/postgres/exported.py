@@ -48,19 +48,31 @@ class Exported(Struct, frozen=True, gc=False):
 
 def exported(row: Row, given: datetime | None = None) -> Exported:
     """What sql/promises.sql says, and what the sweep was told."""
-    if row["promises"] is None:
-        return Exported(given)
-    bodies = msgspec.json.decode(row["promises"], type=dict[str, msgspec.Raw])
-    held = {lake: _known_here(JsonText(str(body, "utf-8")), row) for lake, body in bodies.items()}
+    foreign = others(row)
+    # One about another database, from which this one was loaded, says nothing about what is here.
+    held = {
+        lake: replace(promise, exported_until=None) if lake in foreign else promise
+        for lake, promise in _promised(row).items()
+    }
     kept = promises.kept(held)
     below = min((int(one.offset.get("xid", _EVERYTHING)) for one in kept), default=None)
     return Exported(promises.exported_until(held, given), below, any(one.doubts for one in kept))
 
 
-def _known_here(body: JsonText, row: Row) -> Promise:
-    """A promise; one about another database, from which this one was loaded, says nothing about what is here."""
-    promise = promises.decode(body)
-    told = promise.offset
-    if told and (told.get("feed"), told.get("system")) != (row["feed"], row["system"]):
-        return replace(promise, exported_until=None)
-    return promise
+def others(row: Row) -> dict[str, Promise]:
+    """The promises that hold and are about another database than this."""
+    here = (row["feed"], row["system"])
+    return {
+        lake: promise
+        for lake, promise in _promised(row).items()
+        if promise.offset
+        and not promise.lifted
+        and (promise.offset.get("feed"), promise.offset.get("system")) != here
+    }
+
+
+def _promised(row: Row) -> dict[str, Promise]:
+    if row["promises"] is None:
+        return {}
+    bodies = msgspec.json.decode(row["promises"], type=dict[str, msgspec.Raw])
+    return {lake: promises.decode(JsonText(str(body, "utf-8"))) for lake, body in bodies.items()}
