@@ -20,7 +20,6 @@ from penstock.lake.manifest import (
     Manifest,
     StoreAhead,
     StoreBehind,
-    StoreRestored,
 )
 from penstock.lake.tables import GOLD, SILVER, ddl
 from penstock.stores.postgres.store import PostgresStore
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.spark
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from penstock.lake import keeping, pipeline  # noqa: E402
+from penstock.lake import pipeline  # noqa: E402
 from penstock.lake.leading import LakeBusy, Leading  # noqa: E402
 from penstock.lake.pipeline import LakeBroken, Report, run_once  # noqa: E402
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes  # noqa: E402
@@ -373,19 +372,6 @@ class TestRefusals:
         with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {folder}"):
             history.run()
 
-    def test_a_store_restored_from_a_backup_that_has_counted_on_since(self, history: History) -> None:
-        history.run()
-        backed_up = history.in_store("SELECT body::text FROM penstock.entry WHERE kind = 'lake'")[0]
-        history.run()
-        history.in_store(f"UPDATE penstock.entry SET body = '{backed_up}' WHERE kind = 'lake' RETURNING 1")
-        kept = history.manifest
-        with pytest.raises(StoreRestored, match="has made 2 runs over this store, and the store knows of 1"):
-            history.run()
-        assert history.manifest == kept
-        history.in_store("DELETE FROM penstock.entry RETURNING 1")  # from before the lake
-        with pytest.raises(StoreRestored):
-            history.run()
-
 
 @pytest.mark.usefixtures("bronze_only")
 class TestThePromise:
@@ -407,32 +393,6 @@ class TestThePromise:
         history.run()
         assert history.ask(sweep) == 0
         run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(days=1))
-        assert history.ask(sweep) == 1
-
-    def test_a_day_in_doubt_holds_back_what_ended_on_it_and_since(self, history: History) -> None:
-        for day in (1, 2, 3):
-            history.happen(day, number=1)
-        history.run()
-        manifest = history.manifest
-        events = {day: folders for day, folders in manifest.tables["events"].items() if day != "2026-01-02"}
-        history.lake.commit(replace(manifest, tables={"events": events}))
-        history.run(check_all=True)
-        self.keep_nothing(history)
-        history.clock.advance(days=30)
-        assert history.ask(sweep) == 1
-        history.lake.commit(replace(history.manifest, tables=manifest.tables))
-        history.run()
-        assert history.ask(sweep) == 2
-
-    def test_one_that_was_lifted_is_made_anew_by_the_next_run(self, history: History) -> None:
-        history.happen(9, number=1)
-        self.keep_nothing(history)
-        history.clock.advance(days=30)
-        history.run()
-        history.ask(lambda queue: keeping.forget(queue.store, history.manifest.lake, "ada"))
-        history.run()
-        assert history.ask(sweep) == 0
-        history.ask(lambda queue: keeping.forget(queue.store, None, "ada"))
         assert history.ask(sweep) == 1
 
     def keep_nothing(self, history: History) -> None:
