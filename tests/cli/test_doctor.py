@@ -186,3 +186,6 @@ class TestLakes:
         assert (level, "does not have what the store has of 2026-01-02" in text) == ("problem", True)
         [(level, text)] = self.promised(run, told_at=now, exported_until=now)
         assert (level, "has everything until" in text) == ("ok", True)
+        elsewhere = {"feed": "f", "system": "s", "xid": 1}
+        [(level, text)] = self.promised(run, told_at=now, exported_until=now, offset=elsewhere)
+        assert (level, "which this one was copied from: no job leaves" in text) == ("warning", True)

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -216,10 +216,8 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
     """What only PostgreSQL has: its version, the settings that durability hangs on, and who keeps it from cleaning up."""
     if not hasattr(queue.store, "pool"):
         return
-    from penstock.stores.postgres.exported import others
     from penstock.stores.postgres.health import health
     from penstock.stores.postgres.loaded import is_loaded
-    from penstock.stores.postgres.rules import sql
 
     pool: Any = await queue.store.pool()
     async with pool.acquire() as connection, connection.transaction(readonly=True):
@@ -230,18 +228,11 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
         )
         found = await health(connection)
         loaded = await is_loaded(connection)
-        elsewhere = others(await connection.fetchrow(sql("promises")))
     yield Finding("schema", Level.OK, "up to date")
     if loaded:
         yield Finding(
             "history", Level.PROBLEM, "the database was loaded from a dump, and its history is ahead of this server",
             "run `penstock migrate`, which stamps it anew: until then followers and lakes are not told of it",
-        )  # fmt: skip
-    for lake, promise in elsewhere.items():
-        yield Finding(
-            "lake", Level.WARNING,
-            f"the lake in {promise.place} is that of the database which this one was copied from: no job leaves the store",
-            f"begin a lake of its own, and let go of that one with `penstock lake forget {lake}`",
         )  # fmt: skip
     if row["number"] < OLDEST_POSTGRES:
         yield Finding("postgresql", Level.PROBLEM, f"PostgreSQL {row['name']}", "Penstock needs 14 or newer")
@@ -311,11 +302,33 @@ async def _lakes(queue: Queue) -> list[Finding]:
     now, views = await queue.store.now(), await queue.queues()
     retention = min((view.settings.retention_seconds for view in views), default=0.0)
     patience = max(LAKE_SECONDS, retention)
+    elsewhere = await _of_others(queue)
     return [
-        _lake(lake, promise, now, patience)
+        _copied(lake, promise) if lake in elsewhere else _lake(lake, promise, now, patience)
         for lake, promise in promises.read(entries).items()
         if not promise.lifted
     ]
+
+
+async def _of_others(queue: Queue) -> Collection[str]:
+    """Lakes of the database that this one was copied from, as far as a store can tell."""
+    if not hasattr(queue.store, "pool"):
+        return ()
+    from penstock.stores.postgres.exported import others
+    from penstock.stores.postgres.rules import sql
+
+    pool: Any = await queue.store.pool()
+    async with pool.acquire() as connection:
+        return others(await connection.fetchrow(sql("promises"))).keys()
+
+
+def _copied(lake: str, promise: Promise) -> Finding:
+    return Finding(
+        "lake",
+        Level.WARNING,
+        f"the lake in {promise.place} is that of the database which this one was copied from: no job leaves the store",
+        f"begin a lake of its own, and let go of that one with `penstock lake forget {lake}`",
+    )
 
 
 def _lake(lake: str, promise: Promise, now: datetime, patience: float) -> Finding:
