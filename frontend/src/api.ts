@@ -597,6 +597,8 @@ export type HeartbeatRequest = {
 export type HistoryAnswer = {
   readonly attempts: readonly (AttemptAnswer)[];
   readonly changes: readonly (ChangeAnswer)[];
+  readonly source?: "lake";
+  readonly data_as_of?: string;
 };
 
 /** What a run of the lake found out for a tenant, under the name of its table; the newest run's alone is kept. */
@@ -734,7 +736,7 @@ export type JobAnswer = {
   readonly queue: string;
   readonly status: Status;
   readonly priority: number;
-  readonly payload: Raw;
+  readonly payload?: Raw;
   readonly attempts: number;
   readonly max_attempts: number | null;
   readonly run_at: string;
@@ -756,6 +758,9 @@ export type JobAnswer = {
   readonly parents?: readonly (string)[];
   readonly schedule?: string | null;
   readonly headers?: Raw | null;
+  readonly source?: "lake";
+  readonly data_as_of?: string;
+  readonly lacking?: readonly (string)[];
 };
 
 /** A job to be enqueued. Only `type` is needed; what is left out, the queue's settings decide. */

@@ -191,7 +191,7 @@ def test_a_run_that_dies_at_any_step_is_followed_by_one_that_makes_it_good(histo
     steps: list[str] = []
     history.happen(1)
     history.run(on_step=steps.append)
-    assert len(steps) == len(set(steps)) == 12
+    assert len(steps) == len(set(steps)) == 14
     assert steps[-1] == "published"
     for number, deadly in enumerate(steps):
         if deadly.startswith("begun"):
@@ -391,3 +391,38 @@ class TestRefusals:
         history.lake.storage.remove(folder)
         with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {folder}"):
             history.run()
+
+
+@pytest.mark.usefixtures("bronze_only")
+class TestThePromise:
+    def test_what_is_in_the_lake_and_was_found_right_may_leave_and_nothing_else(
+        self, history: History
+    ) -> None:
+        history.happen(1, number=1)
+        history.happen(9, number=1, queue="today")
+        self.keep_nothing(history)
+        history.clock.advance(days=30)
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("checked in"))
+        assert history.ask(sweep) == 0  # from the moment a run begins
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("about to tell the store"))
+        assert history.ask(sweep) == 0
+        history.run()
+        assert history.ask(sweep) == 1  # that of today is not checked yet
+        history.run()
+        assert history.ask(sweep) == 0
+        run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(days=1))
+        assert history.ask(sweep) == 1
+
+    def keep_nothing(self, history: History) -> None:
+        async def configure(door: Queue) -> None:
+            for queue in ("q", "today"):
+                await door.configure(queue, retention_seconds=0)
+
+        history.ask(configure)
+
+
+async def sweep(queue: Queue) -> int:
+    """How many jobs leave."""
+    return (await queue.sweep()).pruned

@@ -19,11 +19,12 @@ import click
 
 from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
-from penstock.cli.opening import EMBEDDED, tenant_option, url_option
+from penstock.cli.opening import EMBEDDED, actor, opened, tenant_option, url_option
 from penstock.cli.output import console, facts, output_option, print_json
 from penstock.cli.words import read_duration
 
 if TYPE_CHECKING:
+    from penstock.core.promises import Promise
     from penstock.lake.pipeline import Report
 
 NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
@@ -252,6 +253,30 @@ def vacuum(place: str, grace: str) -> None:
     for folder in gone:
         click.echo(folder)
     click.echo(f"{len(gone)} folders removed", err=True)
+
+
+@lake.command("forget")
+@url_option
+@click.argument("lake_id", metavar="[ID]", required=False)
+@click.option("--all", "everything", is_flag=True, help="The promises of all lakes.")
+def forget(url: str | None, lake_id: str | None, everything: bool) -> None:
+    """Lift a lake's promise: the store waits for it no longer, and lets go of history that it has not read.
+
+    A lake is named by its id, which `penstock doctor` and `penstock lake status` tell. Its next run promises anew.
+    """
+    if everything == (lake_id is not None):
+        raise click.UsageError("name a lake by its id, or say --all")
+    from penstock.lake.keeping import forget
+
+    async def lift() -> list[tuple[str, Promise]]:
+        async with opened(url, "default") as queue:
+            return await forget(queue.store, lake_id, actor())
+
+    lifted = asyncio.run(lift())
+    for name, promise in lifted:
+        click.echo(f"{name} in {promise.place}: the store waits for it no longer")
+    if not lifted:
+        click.echo("no promise was held", err=True)
 
 
 def _tell(report: Report) -> None:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.errors import InvalidInput
+from penstock.lake import keeping
 from penstock.lake.leading import Alone, Leading
 from penstock.lake.manifest import (
     Lake,
@@ -132,6 +133,7 @@ def run_once(
     run = Run(spark, lake, office, on_step)
     run.begin(source_of(target), reader.first)
     lake.check_source(run.manifest, source_of(target), int(target["xid"]), int(target["floor"]))
+    run.check_in(url)
     if rebuild or first_day or last_day:
         run.forget(first_day, last_day)
     while (start := dict(run.manifest.offset))["xid"] < target["xid"]:
@@ -151,6 +153,7 @@ def run_once(
     run.note(read_at)
     run.check(url, check_all)
     run.make()
+    run.tell(url)
     run.publish(url)
     run.report.seconds = time.monotonic() - began
     return run.report
@@ -222,6 +225,18 @@ class Run:
             raise InvalidInput("--from", f"not be after --to, {last_day}", str(first_day))
         first, last = str(first_day or date.min), str(last_day or date.max)
         self._stale(day for day in self.manifest.days if first <= day <= last)
+
+    def check_in(self, url: str) -> None:
+        """Hold the store to be no older than the lake; from here on nothing leaves it that the lake has not."""
+        number = keeping.check_in(url, self.lake, self.manifest)
+        self.manifest = replace(self.manifest, run=number)
+        self._on_step("checked in")
+
+    def tell(self, url: str) -> None:
+        """Let the store let go of what the lake has."""
+        self._on_step("about to tell the store")
+        self._office.check()
+        keeping.tell(url, self.lake, self.manifest)
 
     # ── Taking in ─────────────────────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,10 @@ class Storage(Protocol):
 
     def read(self, name: str) -> bytes | None: ...
 
+    def version(self, name: str) -> object:
+        """Something that is another after each swap; None for a file that is not there."""
+        ...
+
     def folders(self, name: str) -> list[str]:
         """The names of the folders directly within one."""
         ...
@@ -84,6 +88,14 @@ class LocalStorage:
             return (self._root / name).read_bytes()
         except FileNotFoundError:
             return None
+
+    def version(self, name: str) -> object:
+        try:
+            found = (self._root / name).stat()
+        except FileNotFoundError:
+            return None
+        # A swap makes a new file: even two within one tick of the clock differ.
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def folders(self, name: str) -> list[str]:
         folder = self._root / name

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from penstock.access import Access, Scope, Token
 from penstock.coalesce import MOST_GROUPS, Groups
 from penstock.core import bounds
+from penstock.core.archive import Archive
 from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
 from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorized
 from penstock.core.job import Job, JobId, NewJob
@@ -64,8 +65,11 @@ class Service:
         tenant_rate: Rate | None = None,
         allowances: Keeper | None = None,
         figures_seconds: float = LOOK_SECONDS,
+        archive: Archive | None = None,
     ) -> None:
-        """`allowances` says where rate limits are kept, if not in the store itself; `figures_seconds` how soon figures follow."""
+        """`allowances` says where rate limits are kept, if not in the store itself; `figures_seconds` how soon figures follow;
+        `archive` who knows of jobs that left.
+        """
         self.queue = queue
         self.store = queue.store
         self.access = access
@@ -73,6 +77,7 @@ class Service:
         self.most_bytes = most_bytes
         self.body_seconds = body_seconds
         self.needs_idempotency_key = needs_idempotency_key
+        self.archive = archive
         store = self.store
         self.enqueue: Groups[NewJob, Enqueued] = Groups(store.enqueue, 2)
         self.settle: Groups[Settle, Settled] = Groups(store.settle, 2)

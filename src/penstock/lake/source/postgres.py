@@ -18,6 +18,7 @@ from penstock.core.errors import InvalidInput
 from penstock.lake.source.asking import Ask, Offset
 from penstock.lake.source.queries import Span, query, rows_between
 from penstock.lake.tables import SOURCE
+from penstock.stores.postgres.loaded import IS_LOADED
 
 ROWS_A_SLICE = 50_000
 """Fewer are not worth a task of their own."""
@@ -27,7 +28,9 @@ _FIRST_WIDTH = 1_024
 _WIDER = 8
 
 _FEED = """
-SELECT f.id AS feed, (SELECT system_identifier::text FROM pg_control_system()) AS system,
+SELECT f.id AS feed,
+       -- And the database's own: a copy beside it counts by the same transactions.
+       (SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()) AS system,
        (SELECT max(xid) FROM penstock.feed_floor) AS floor,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
 FROM penstock.feed f"""
@@ -117,6 +120,13 @@ class PostgresReader:
 
     def horizon(self) -> Offset:
         with self._connect() as connection:
+            [(loaded,)] = connection.execute(IS_LOADED)
+            if loaded:
+                raise InvalidInput(
+                    "the database",
+                    "have no history that is ahead of its server; run penstock migrate, which stamps it anew",
+                    "one that was loaded from a dump",
+                )
             feed = _feed(connection)
         return feed.offset(feed.horizon, feed.floor)
 

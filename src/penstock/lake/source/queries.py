@@ -70,13 +70,16 @@ def _day(moment: str) -> str:
 
 
 # An attempt could have begun when the one before said so; after an end for good, when the job was brought back; else when
-# it was first to run. Nothing here changes once the attempt has ended: who reads it again reads the same.
+# it was first to run; and not before the job's parents had ended. Nothing here changes once the attempt has ended: who reads it again reads the same.
 _READY_AT = """greatest(j.created_at, coalesce(
     CASE WHEN p.status IN ('dead', 'held', 'cancelled') THEN (
         SELECT max(c.at) FROM penstock.change c
         WHERE c.tenant = a.tenant AND c.kind = 'job' AND c.name = a.job_id::text AND c.verb = 'redrive' AND c.at <= a.started_at
     ) END,
-    p.run_at, j.scheduled_at))"""
+    p.run_at, j.scheduled_at), CASE WHEN j.options->'parents' IS NOT NULL THEN (
+        SELECT max(c.at) FROM penstock.change c
+        WHERE c.tenant = a.tenant AND c.kind = 'job' AND c.name = a.job_id::text AND c.verb = 'unblock' AND c.at <= a.started_at
+    ) END)"""
 
 _ATTEMPTS = """penstock.attempt a
     LEFT JOIN penstock.job j ON j.tenant = a.tenant AND j.id = a.job_id
