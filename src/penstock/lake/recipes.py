@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from penstock.lake import transforms
-from penstock.lake.parts import day_of
 from penstock.lake.tables import BRONZE, EVENTS, GOLD, SILVER, Table
 from penstock.lake.transforms.failures import FAILURE_HOURS
+from penstock.lake.transforms.figures import QUEUE_HOURS
 
 FLOW_DAYS = 35
 """How far back flows are looked for: whose flow a job is in, only all jobs can tell."""
@@ -60,21 +60,22 @@ def schedules(fires: DataFrame) -> DataFrame:
     return transforms.GOLD["schedules"](fires)
 
 
-SCHEMAS: Mapping[str, Table] = {**SILVER, **GOLD, **BRONZE, "failure_hours": FAILURE_HOURS, "fires": EVENTS}
+SCHEMAS: Mapping[str, Table] = {**SILVER, **GOLD, **BRONZE, "failure_hours": FAILURE_HOURS, "queue_hours": QUEUE_HOURS, "fires": EVENTS}
 
 
 def recipes() -> tuple[Recipe, ...]:
     """In an order in which each comes after those it reads. A function, because columns need a session."""
     silver, gold = transforms.SILVER, transforms.GOLD
-    day, hour = f.col("day"), day_of("hour")
+    day, hour = f.col("day"), f.to_date("hour")
     return (
         Recipe("silver", "attempts", silver["attempts"], day=day),
         Recipe("silver", "jobs", silver["jobs"], By.BORN, day=day),
         Recipe("silver", "fires", fires, day=day),
         Recipe("silver", "failure_hours", transforms.BY_DAY["failure_hours"], day=hour),
         Recipe("gold", "hourly", gold["hourly"], day=hour),
-        Recipe("gold", "daily", gold["daily"], day=day_of("day")),
-        Recipe("gold", "usage", gold["usage"], day=day_of("day")),
+        Recipe("silver", "queue_hours", transforms.BY_DAY["queue_hours"], day=hour),
+        Recipe("gold", "daily", gold["daily"], day=day),
+        Recipe("gold", "usage", gold["usage"], day=day),
         Recipe("gold", "failures", gold["failures"], By.WHOLE),
         Recipe("gold", "capacity", gold["capacity"], By.WHOLE),
         Recipe("gold", "capacity_plan", gold["capacity_plan"], By.WHOLE),
