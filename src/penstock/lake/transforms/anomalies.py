@@ -22,7 +22,9 @@ _LEAST_STEP = """CASE metric
     ELSE 1000 + 0.25D * expected END"""
 
 
-def anomalies(queue_hours: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: float = SCORE) -> DataFrame:
+def anomalies(
+    queue_hours: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: float = SCORE
+) -> DataFrame:
     """One row per (tenant, queue, hour, metric) that is off its median at that hour of the week.
 
     The score is how many usual steps off it is: of the median absolute deviation, times 1.4826 as for a normal spread,
