@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,6 @@ def those_of_flows_and_queues() -> tuple[Recipe, ...]:
     return tuple(recipe for recipe in recipes() if recipe.table in chosen)
 
 
-@pytest.fixture
-def as_it_is_run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """With the adaptive plans that tests do without elsewhere: they find out that nothing needs to be read."""
-    monkeypatch.setattr(pipeline, "recipes", those_of_flows_and_queues)
-    spark.conf.set("spark.sql.adaptive.enabled", "true")
-    yield spark
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-
-
 def rows_read(spark: Any) -> int:
     """How many rows Spark has read from files so far."""
     sc = spark.sparkContext
@@ -59,12 +49,15 @@ def taken_in(spark: Any, lake: Lake, jobs: int, end: datetime) -> tuple[int, int
     return run.report.events, rows_read(spark) - before
 
 
-def test_a_run_reads_what_has_changed_and_not_what_was_there(as_it_is_run: Any, tmp_path: Path) -> None:
+def test_a_run_reads_what_has_changed_and_not_what_was_there(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "recipes", those_of_flows_and_queues)
     lake = Lake(tmp_path / "lake")
-    taken_in(as_it_is_run, lake, 400, END - timedelta(days=1))
-    _, short = taken_in(as_it_is_run, lake, 400, END)
-    before, _ = taken_in(as_it_is_run, lake, 4_000, END - timedelta(days=2))
-    _, long = taken_in(as_it_is_run, lake, 400, END)
+    taken_in(spark, lake, 400, END - timedelta(days=1))
+    _, short = taken_in(spark, lake, 400, END)
+    before, _ = taken_in(spark, lake, 4_000, END - timedelta(days=2))
+    _, long = taken_in(spark, lake, 400, END)
     assert len(lake.manifest().tables["jobs"]) == 3
     # The day has grown twice, so some more; had anything that is kept by job been read, it would be some thousands.
     assert before > 8_000
