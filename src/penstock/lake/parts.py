@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.lake.manifest import PART, WHOLE, Lake, Manifest, Parts
 from penstock.lake.tables import Table, ddl
@@ -16,8 +16,10 @@ NEEDED = {
     # What every reader of Parquet knows; Spark's own default is older than the format's timestamps.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Histograms are put together by hash; after 128 cells, Spark's default, it would begin to sort them.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",
 }
-"""Whatever session we are given, the files are the same."""
+"""Whatever session we are given, the files are the same, and made in the same way."""
 
 
 class Files:
@@ -45,10 +47,11 @@ class Files:
         folder = f"{layer}/{table}/{batch:06d}-{self._run}"
         path = self._lake.storage.path(folder)
         if day is None:
-            frame.repartition(1).write.parquet(path)
+            frame.coalesce(1).write.parquet(path)  # small: the last step as one task, not another after it
             parts = {WHOLE: (folder,)}
         else:
-            frame = frame.withColumn(PART.rstrip("="), day)
+            # As a date the name is the same, and rows are sorted by a number where texts would be compared.
+            frame = frame.withColumn(PART.rstrip("="), day.cast("date"))
             if layer == "gold":
                 frame = frame.repartition(PART.rstrip("="))  # small: one file a day
             frame.write.partitionBy(PART.rstrip("=")).parquet(path)
@@ -58,15 +61,10 @@ class Files:
         return parts
 
 
-def day_of(moment: Any) -> Column:
-    """The day of a moment or a date, as the lake writes it."""
-    from pyspark.sql import functions as f
-
-    return f.date_format(moment, "yyyy-MM-dd")
-
-
 def born() -> Column:
     """On which day the job was created that an event is about; for one that nobody knows more of, the day of the event."""
     from pyspark.sql import functions as f
+
+    from penstock.lake.transforms.times import day_of
 
     return f.when(f.col("job_id").isNotNull(), f.coalesce(day_of("created_at"), f.col("day")))

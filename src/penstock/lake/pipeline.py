@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +55,8 @@ logger = logging.getLogger("penstock.lake")
 ROWS_A_BATCH = 2_000_000
 DAYS_AT_ONCE = 35
 """How many days are made anew before something is committed: a rebuild of years is not lost at its end."""
+TABLES_AT_ONCE = 3
+"""How many tables are made at the same time. Small ones are mostly planning, during which the cores are free for others."""
 MOST_FOLDERS = 32
 """How many folders of bronze a day may have before they are written into one."""
 ALL_EVENTS = Ask("events", tuple(EVENTS))
@@ -218,6 +221,8 @@ class Run:
             self.manifest = found
             if gone := lacking(self.lake, found):
                 raise LakeBroken(self.lake.place, gone)
+            if found.data_as_of is not None and any(one.table not in found.tables for one in recipes()):
+                self._stale(found.days)  # an older version did not know all tables
 
     def forget(self, first_day: date | None, last_day: date | None) -> None:
         """Have these days made anew."""
@@ -326,11 +331,9 @@ class Run:
         while True:
             days, rest = self.manifest.stale[:DAYS_AT_ONCE], self.manifest.stale[DAYS_AT_ONCE:]
             made = self._compacted(self.manifest, days)
-            for recipe in cookbook:
-                if recipe.by is not By.WHOLE:
-                    made = self._made(made, recipe, days)
-                elif not rest:
-                    made = self._made_whole(made, recipe)
+            made = self._made(
+                made, [one for one in cookbook if (not rest if one.by is By.WHOLE else days)], days
+            )
             made = replace(made, stale=rest, data_as_of=made.data_as_of if rest else made.read_at)
             self._commit(made, "committed")
             self.report.days += days
@@ -343,30 +346,38 @@ class Run:
         then, now = self.manifest.data_as_of, self.manifest.read_at
         return then is None or (now is not None and now.timestamp() // 3600 != then.timestamp() // 3600)
 
-    def _made(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Manifest:
-        """With these days of a table made anew."""
-        if not days:
-            return manifest
+    def _made(self, manifest: Manifest, cookbook: Sequence[Recipe], days: Sequence[str]) -> Manifest:
+        """With these days of all tables made anew: each as soon as those are there that it reads."""
+        waiting, running = list(cookbook), dict[Future[Parts], Recipe]()
+        to_come = {recipe.table for recipe in waiting}
+        cooks = ThreadPoolExecutor(TABLES_AT_ONCE, "penstock-lake")
+        try:
+            while waiting or running:
+                for recipe in [one for one in waiting if to_come.isdisjoint(one.reads)]:
+                    waiting.remove(recipe)
+                    running[cooks.submit(self._parts_of, manifest, recipe, days)] = recipe
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    recipe = running.pop(future)
+                    gone = () if recipe.by is By.WHOLE else days
+                    manifest = with_parts(manifest, recipe.table, future.result(), gone=gone)
+                    to_come.discard(recipe.table)
+                    self._on_step(f"{recipe.table} written")
+        finally:
+            cooks.shutdown(cancel_futures=True)
+        return manifest
+
+    def _parts_of(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Parts:
+        """Make a table, or these days of it, from what this manifest has of others."""
+        as_of = _as_of(manifest)
         if recipe.by is By.BORN:
             folders = sorted({folder for day in days for folder in manifest.born.get(day, ())})
             tables = {"events": self._files.folders("events", folders).where(born().isin(list(days)))}
         else:
-            tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
-        frame = recipe(tables, _as_of(manifest))
-        parts = self._files.write(frame, recipe.layer, recipe.table, manifest.batch + 1, recipe.day)
-        self._on_step(f"{recipe.table} written")
-        return with_parts(manifest, recipe.table, parts, gone=days)
-
-    def _made_whole(self, manifest: Manifest, recipe: Recipe) -> Manifest:
-        as_of = _as_of(manifest)
-        days = None
-        if recipe.last_days is not None:
-            first = str(as_of.date() - timedelta(days=recipe.last_days))
-            days = [day for day in manifest.days if day >= first]
-        tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
-        parts = self._files.write(recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, None)
-        self._on_step(f"{recipe.table} written")
-        return with_parts(manifest, recipe.table, parts)
+            wanted = days if recipe.by is By.DAY else _latest(manifest, as_of, recipe.last_days)
+            tables = {table: self._files.read(manifest, table, wanted) for table in recipe.reads}
+        return self._files.write(
+            recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, recipe.day
+        )
 
     def _compacted(self, manifest: Manifest, days: Sequence[str]) -> Manifest:
         """With days that came in very many small batches written into one folder each."""
@@ -405,6 +416,14 @@ class Run:
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     """What was there stays there, though a transaction that has come to light since holds the store's time back."""
     return max((moment for moment in (one, other) if moment is not None), default=None)
+
+
+def _latest(manifest: Manifest, as_of: datetime, count: int | None) -> list[str] | None:
+    """The days that are no longer ago than so many; None for all there is."""
+    if count is None:
+        return None
+    first = str(as_of.date() - timedelta(days=count))
+    return [day for day in manifest.days if day >= first]
 
 
 def _as_of(manifest: Manifest) -> datetime:

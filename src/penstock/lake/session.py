@@ -19,6 +19,9 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
+    # Many parts to begin with, which large shuffles need; small ones are put together again, into few files.
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "16",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "128m",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.python.filterPushdown.enabled": "true",
     # Spark would read `day=2026-01-31` back as a date; the tables say it is text.
