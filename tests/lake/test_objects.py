@@ -182,7 +182,12 @@ class TestFiles:
         day, other = (put(lake, f"silver/jobs/2-a/part=2026-03-0{n}") for n in (1, 2))
         fetched: list[str] = []
         get = obstore.get
-        monkeypatch.setattr(obstore, "get", lambda store, path: fetched.append(path) or get(store, path))
+
+        def noted(store: Any, path: str) -> Any:
+            fetched.append(path)
+            return get(store, path)
+
+        monkeypatch.setattr(obstore, "get", noted)
         for _ in range(2):
             there = ObjectStorage(place, tmp_path / "there")
             [path] = there.fetched([day])
