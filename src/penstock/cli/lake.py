@@ -37,7 +37,7 @@ DAY = click.DateTime(["%Y-%m-%d"])
 def lake_at(default: Path) -> Callable[[Any], Any]:
     return click.option(
         "--lake", "place", envvar="PENSTOCK_LAKE", show_envvar=True, default=str(default), show_default=True,
-        metavar="PATH", help="Where the lake is.",
+        metavar="PATH", help="Where the lake is: a folder, or a bucket such as s3://bucket/lake.",
     )  # fmt: skip
 
 

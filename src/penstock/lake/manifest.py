@@ -328,7 +328,8 @@ class Lake:
         if old is None:
             return {}
         kept = _all_folders(new)
-        left = {folder: since for folder, since in old.retired.items() if self.storage.files(folder)}
+        filled = self.storage.filled(old.retired)
+        left = {folder: since for folder, since in old.retired.items() if folder in filled}
         return left | dict.fromkeys(_all_folders(old) - kept, now)
 
     def check_source(self, manifest: Manifest, source: Mapping[str, str], xid: int, floor: int) -> None:
@@ -385,7 +386,8 @@ def tables(lake: str | Path) -> dict[str, list[str]]:
 
 def lacking(lake: Lake, manifest: Manifest) -> list[str]:
     """Folders that the manifest names and that hold nothing: somebody has removed them."""
-    return [folder for folder in sorted(_all_folders(manifest)) if not lake.storage.files(folder)]
+    named = _all_folders(manifest)
+    return sorted(named - lake.storage.filled(named))
 
 
 def _all_folders(manifest: Manifest) -> set[str]:
