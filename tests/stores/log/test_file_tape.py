@@ -110,6 +110,20 @@ class TestSeveralOnOneLog:
         await tape.close()
         await other.close()
 
+    async def test_one_that_reads_slowly_is_told_when_what_follows_was_deleted(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.stores.log.backings.filetape.REMEMBERED_BYTES", 50)
+        tape = FileTape(folder, roll_bytes=100)
+        await fill(tape, 30)
+        slow = FileTape(folder)
+        assert [number for number, _ in await slow.read(0, most=2)] == [1, 2]
+        await tape.truncate(25)
+        with pytest.raises(Truncated):
+            await read_all(slow, 2, most=2)
+        await slow.close()
+        await tape.close()
+
     async def test_more_than_is_remembered_is_read_from_the_files(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -129,9 +129,9 @@ class FileTape(Tape):
         await self._soon(self._truncate, until)
 
     async def close(self) -> None:
-        with suppress(StoreUnavailable):  # closed before
+        with suppress(StoreUnavailable):  # closed before, or stuck behind another's lock
             await self._soon(self._close)
-            self._thread.close()
+        self._thread.close()
 
     async def _soon(self, function: Callable[..., Answer], *args: object) -> Answer:
         try:
@@ -339,7 +339,10 @@ class FileTape(Tape):
                 found = cursor.advance(most, READ_BYTES)
             if found:
                 break
-            later = [first for first in self._files() if first >= cursor.number and first != cursor.first]
+            files = self._files()
+            if files[0] > cursor.number:
+                raise Truncated(self._name, after, files[0])
+            later = [first for first in files if first >= cursor.number and first != cursor.first]
             if not later:
                 return []
             if cursor.ending is not Ending.ROLLED:
