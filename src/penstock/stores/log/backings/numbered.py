@@ -100,7 +100,7 @@ class ObjectTape(Tape):
         self._recent: deque[bytes] = deque()
         self._recent_bytes = 0
         self._confirmed: Clocks | None = None
-        """When the number after the head was certainly absent."""
+        """When a number that is not beyond the one after the head was certainly absent: all that follow are younger."""
         self._others: dict[bytes, float] = {}
         self._round_trip = FIRST_ROUND_TRIP_SECONDS
 
@@ -117,11 +117,12 @@ class ObjectTape(Tape):
                 before, started = self._clocks(), self._time()
                 won = await self._objects.create(self._key(number), packed)
                 try:
-                    await self._check_ours(number, before if won else None, won=won)
+                    await self._check_ours(number, won=won)
                     if won:
                         self._learn(self._time() - started)
                         self._take(number, data)
                         await self._fill_below(number)
+                        self._confirm(before)
                         return number
                 except StoreUnavailable as error:
                     if isinstance(error, OutcomeUnknown):
@@ -268,15 +269,18 @@ class ObjectTape(Tape):
         if not self._is_fresh() and (watermark := (await self._manifest()).watermark) >= number:
             return watermark
         if absent_since is not None:
-            self._confirmed = absent_since
+            self._confirm(absent_since)
         return 0
 
-    async def _check_ours(self, number: int, absent_since: Clocks | None, *, won: bool) -> None:
+    def _confirm(self, since: Clocks) -> None:
+        self._confirmed = since if self._confirmed is None else max(self._confirmed, since)
+
+    async def _check_ours(self, number: int, *, won: bool) -> None:
         """Raise if a number was deleted while it was being written: what is there now was not there before.
 
         An attempt of ours may have been the entry that was deleted, and is in the snapshot then; or it never was.
         """
-        if watermark := await self._deleted_until(number, absent_since):
+        if watermark := await self._deleted_until(number, None):
             self._open = False
             if won:
                 with suppress(StoreUnavailable):
