@@ -21,6 +21,10 @@ from penstock.stores.log.errors import OutcomeUnknown
 Answer = TypeVar("Answer")
 
 
+WRITES = ("conflict", "late", "twice")
+"""What can happen to a conditional write besides what happens to every request."""
+
+
 class Killed(BaseException):
     """The process was killed at this await."""
 
@@ -46,12 +50,9 @@ class Faults:
     stall_seconds: tuple[float, float] = (1, 600)
     timeout_seconds: float = 5
 
-    def fate(self, choices: Random, *, writes: bool) -> str:
+    def fate(self, choices: Random, more: Sequence[str]) -> str:
         drawn = choices.random()
-        names = ["request_lost", "reply_lost", "error_before", "error_after"]
-        if writes:
-            names += ["conflict", "late", "twice"]
-        for name in names:
+        for name in ("request_lost", "reply_lost", "error_before", "error_after", *more):
             drawn -= getattr(self, name)
             if drawn < 0:
                 return name
@@ -87,12 +88,12 @@ class _Client:
     async def pause(self, seconds: tuple[float, float]) -> None:
         await asyncio.sleep(self.choices.uniform(*seconds))
 
-    async def ask(self, what: str, act: Callable[[], Awaitable[Answer]], *, writes: bool = False) -> Answer:
+    async def ask(self, what: str, act: Callable[[], Awaitable[Answer]], more: Sequence[str] = ()) -> Answer:
         """Send a request, and wait for its answer. StoreUnavailable: none came, or an error that says nothing."""
         self.step()
         if self.choices.random() < self.faults.stalled:
             await self.pause(self.faults.stall_seconds)
-        fate = self.faults.fate(self.choices, writes=writes)
+        fate = self.faults.fate(self.choices, more)
         self.trace(self.name, what, fate)
         task = asyncio.get_running_loop().create_task(self._carry(act, fate))
         self._under_way.add(task)
@@ -164,7 +165,7 @@ class FaultyObjects(Objects):
             return (await self._objects.replace(key, data, None)) is not None
 
         try:
-            won = await self._client.ask(f"put {key}", put, writes=True)
+            won = await self._client.ask(f"put {key}", put, WRITES)
         except StoreUnavailable:
             return Put.UNKNOWN
         except Conflicting:
@@ -186,7 +187,7 @@ class FaultyObjects(Objects):
     async def replace(self, key: str, data: bytes, version: str | None) -> str | None:
         try:
             return await self._client.ask(
-                f"replace {key}", lambda: self._objects.replace(key, data, version), writes=True
+                f"replace {key}", lambda: self._objects.replace(key, data, version), WRITES
             )
         except (StoreUnavailable, Conflicting):
             raise OutcomeUnknown("the simulated store", key, "no answer") from None
@@ -214,7 +215,7 @@ class FaultyTape(Tape):
 
     async def append(self, data: bytes) -> int:
         try:
-            return await self._client.ask("append", lambda: self._tape.append(data))
+            return await self._client.ask("append", lambda: self._tape.append(data), ["late"])
         except StoreUnavailable as error:
             raise OutcomeUnknown("the simulated store", "an entry", error.message) from None
 

@@ -110,10 +110,24 @@ class TestSeveralOnOneLog:
         await tape.close()
         await other.close()
 
+    async def test_one_that_reads_slowly_is_told_when_what_follows_was_deleted(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.stores.log.backings.recent.REMEMBERED_BYTES", 50)
+        tape = FileTape(folder, roll_bytes=100)
+        await fill(tape, 30)
+        slow = FileTape(folder)
+        assert [number for number, _ in await slow.read(0, most=2)] == [1, 2]
+        await tape.truncate(25)
+        with pytest.raises(Truncated):
+            await read_all(slow, 2, most=2)
+        await slow.close()
+        await tape.close()
+
     async def test_more_than_is_remembered_is_read_from_the_files(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("penstock.stores.log.backings.filetape.REMEMBERED_BYTES", 50)
+        monkeypatch.setattr("penstock.stores.log.backings.recent.REMEMBERED_BYTES", 50)
         tape = FileTape(folder, roll_bytes=300)
         await fill(tape, 60)
         assert await read_all(tape, 0, most=7) == [(n + 1, b"entry %d" % n) for n in range(60)]

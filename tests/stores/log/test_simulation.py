@@ -7,10 +7,13 @@ from random import Random
 
 import pytest
 
+from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.backings.numbered import Clocks, ObjectTape
 from penstock.stores.log.backings.resolving import Put
-from support.faults import FaultyObjects
+from penstock.stores.log.errors import OutcomeUnknown
+from support.faults import FaultyObjects, FaultyTape, client
 from support.logsim import Wrong, simulate
+from support.virtual import run
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATIONS", "12"))
 FOUND_WITHIN = 60
@@ -39,6 +42,29 @@ def test_a_seed_replays_the_run() -> None:
 @pytest.mark.parametrize("kill_at", range(0, 30, 2))
 def test_killed_at_any_await_a_writer_harms_nobody(kill_at: int) -> None:
     simulate(Random(kill_at).getrandbits(32), writers=2, readers=1, kill_at=kill_at)
+
+
+def test_a_faulty_tape_confirms_only_what_is_there() -> None:
+    """The wrapper that tests of the log above it stand on."""
+
+    async def main() -> tuple[dict[int, bytes], dict[int, bytes], int]:
+        tape, choices = MemoryTape(), Random(3)
+        told: dict[int, bytes] = {}
+        unknown = 0
+        for name in ("a", "b"):
+            faulty = FaultyTape(tape, client(name, choices))
+            for number in range(60):
+                entry = f"{name}{number}".encode()
+                try:
+                    told[await faulty.append(entry)] = entry
+                except OutcomeUnknown:
+                    unknown += 1
+        return told, dict(await tape.read(0)), unknown
+
+    told, held, unknown = run(main())
+    assert told.items() <= held.items()
+    assert unknown > 0
+    assert len(held) > len(told), "no answer was lost after the entry was written"
 
 
 class WithoutWatermark(ObjectTape):

@@ -30,14 +30,13 @@ from penstock.stores.log.backings.frames import (
     marker,
     scan,
 )
+from penstock.stores.log.backings.recent import Recent
 from penstock.stores.log.backings.threads import Answer, Threads, tell
 from penstock.stores.log.errors import LogCorrupt, LogGap, OutcomeUnknown, StorageGone, Truncated
 
 logger = logging.getLogger(__name__)
 
 ROLL_BYTES = 16 << 20
-REMEMBERED_BYTES = 8 << 20
-"""So much of the newest entries is kept at hand: what was just written is read again at once."""
 BATCH_BYTES = 8 << 20
 READ_BYTES = 16 << 20
 LOCK = ".lock"
@@ -80,8 +79,7 @@ class FileTape(Tape):
         self._mutex = threading.Lock()
         """Over everything the event loop and the thread both look at: what waits, what is remembered, the end."""
         self._waiting: deque[_WAITING] = deque()
-        self._recent: deque[bytes] = deque()
-        self._recent_bytes = 0
+        self._recent = Recent()
         self._end: _Place | None = None
         self._cursor: _Place | None = None
         self._lock_fd: int | None = None
@@ -129,9 +127,9 @@ class FileTape(Tape):
         await self._soon(self._truncate, until)
 
     async def close(self) -> None:
-        with suppress(StoreUnavailable):  # closed before
+        with suppress(StoreUnavailable):  # closed before, or stuck behind another's lock
             await self._soon(self._close)
-            self._thread.close()
+        self._thread.close()
 
     async def _soon(self, function: Callable[..., Answer], *args: object) -> Answer:
         try:
@@ -145,13 +143,7 @@ class FileTape(Tape):
     # What the event loop looks at, without a system call that could block.
 
     def _remembered(self, after: int, most: int) -> list[tuple[int, bytes]]:
-        if self._end is None:
-            return []
-        start = after - (self._end.number - 1 - len(self._recent))
-        if not 0 <= start < len(self._recent):
-            return []
-        stop = min(start + most, len(self._recent))
-        return [(after + 1 + n, self._recent[start + n]) for n in range(stop - start)]
+        return [] if self._end is None else self._recent.following(after, most, self._end.number - 1)
 
     def _nothing_new(self, after: int) -> bool:
         """Whether the file ends where it did. Its size is known before the lock is: looking costs a microsecond."""
@@ -196,7 +188,7 @@ class FileTape(Tape):
             self._put(end, b"".join(frame(first + n, base, data) for n, data in enumerate(entries)))
             with self._mutex:
                 end.number += len(entries)
-                self._remember(entries)
+                self._recent.add(entries)
             return range(first, first + len(entries))
 
     def _put(self, end: _Place, data: bytes) -> None:
@@ -270,7 +262,7 @@ class FileTape(Tape):
             if end.ending is not Ending.ROLLED:
                 found = end.advance(10_000, READ_BYTES)
                 with self._mutex:
-                    self._remember(found)
+                    self._recent.add(found)
             if end.ending is Ending.MORE:
                 continue
             if end.ending is not Ending.ROLLED:
@@ -288,7 +280,6 @@ class FileTape(Tape):
             old, self._end = self._end, place
             if old is None or old.number != place.number:
                 self._recent.clear()
-                self._recent_bytes = 0
             if old is not None:
                 old.close()
         return place
@@ -298,12 +289,6 @@ class FileTape(Tape):
             if self._end is not None:
                 self._end.close()
             self._end = None
-
-    def _remember(self, entries: list[bytes]) -> None:
-        self._recent.extend(entries)
-        self._recent_bytes += sum(map(len, entries))
-        while self._recent_bytes > REMEMBERED_BYTES and len(self._recent) > 1:
-            self._recent_bytes -= len(self._recent.popleft())
 
     def _read(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._locked(fcntl.LOCK_SH) as there:
@@ -339,7 +324,10 @@ class FileTape(Tape):
                 found = cursor.advance(most, READ_BYTES)
             if found:
                 break
-            later = [first for first in self._files() if first >= cursor.number and first != cursor.first]
+            files = self._files()
+            if files[0] > cursor.number:
+                raise Truncated(self._name, after, files[0])
+            later = [first for first in files if first >= cursor.number and first != cursor.first]
             if not later:
                 return []
             if cursor.ending is not Ending.ROLLED:
@@ -373,8 +361,7 @@ class FileTape(Tape):
                     self._roll(end)
                 end = self._writable_end()
             with self._mutex:
-                while self._recent and end.number - len(self._recent) <= until:
-                    self._recent_bytes -= len(self._recent.popleft())
+                self._recent.forget(until, end.number - 1)
             files = self._files()
             try:
                 for first, following in pairwise(files):

@@ -17,7 +17,6 @@ import os
 import struct
 import time
 import zlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -26,11 +25,11 @@ import msgspec
 
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.stores.log.backings import Objects, Tape
+from penstock.stores.log.backings.recent import Recent
 from penstock.stores.log.errors import LogCorrupt, LogGap, LogTooNew, OutcomeUnknown, Truncated
 
 RETENTION_SECONDS = 24 * 3600.0
 """No entry younger than this is deleted, by the store's own date of it. The compactor and every tape must agree on it."""
-REMEMBERED_BYTES = 8 << 20
 AT_ONCE = 32
 SINGLE_STEPS = 4
 """So many numbers are asked for one by one; whoever is further behind lists the rest."""
@@ -97,10 +96,9 @@ class ObjectTape(Tape):
         self._highest = 0
         """The highest number known to be taken; holes may be below."""
         self._ahead: dict[int, bytes] = {}
-        self._recent: deque[bytes] = deque()
-        self._recent_bytes = 0
+        self._recent = Recent()
         self._confirmed: Clocks | None = None
-        """When the number after the head was certainly absent."""
+        """When a number that is not beyond the one after the head was certainly absent: all that follow are younger."""
         self._others: dict[bytes, float] = {}
         self._round_trip = FIRST_ROUND_TRIP_SECONDS
 
@@ -117,11 +115,12 @@ class ObjectTape(Tape):
                 before, started = self._clocks(), self._time()
                 won = await self._objects.create(self._key(number), packed)
                 try:
-                    await self._check_ours(number, before if won else None, won=won)
+                    await self._check_ours(number, won=won)
                     if won:
                         self._learn(self._time() - started)
                         self._take(number, data)
                         await self._fill_below(number)
+                        self._confirm(before)
                         return number
                 except StoreUnavailable as error:
                     if isinstance(error, OutcomeUnknown):
@@ -134,14 +133,14 @@ class ObjectTape(Tape):
     async def read(self, after: int, most: int = 1000) -> list[tuple[int, bytes]]:
         await self._opened()
         if after < self._head:
-            return self._remembered(after, most) or await self._read_old(after, most)
+            return self._recent.following(after, most, self._head) or await self._read_old(after, most)
         try:
             while await self._follow(most) and self._head <= after:
                 pass
         except Truncated:
             self._open = False
             raise
-        return self._remembered(after, most)
+        return self._recent.following(after, most, self._head)
 
     async def last(self) -> int:
         await self._opened()
@@ -157,8 +156,7 @@ class ObjectTape(Tape):
             if _number(found.key) <= until
         ]:
             await self._objects.delete(keys)
-        while self._recent and self._head - len(self._recent) < until:
-            self._recent_bytes -= len(self._recent.popleft())
+        self._recent.forget(until, self._head)
 
     async def close(self) -> None:
         """The objects are the backing's to close."""
@@ -193,7 +191,6 @@ class ObjectTape(Tape):
             head += 1
         if head != self._head:
             self._recent.clear()
-            self._recent_bytes = 0
             self._ahead.clear()
         self._head, self._highest, self._confirmed = head, max(head, *numbers, 0), before
         return True
@@ -268,15 +265,18 @@ class ObjectTape(Tape):
         if not self._is_fresh() and (watermark := (await self._manifest()).watermark) >= number:
             return watermark
         if absent_since is not None:
-            self._confirmed = absent_since
+            self._confirm(absent_since)
         return 0
 
-    async def _check_ours(self, number: int, absent_since: Clocks | None, *, won: bool) -> None:
+    def _confirm(self, since: Clocks) -> None:
+        self._confirmed = since if self._confirmed is None else max(self._confirmed, since)
+
+    async def _check_ours(self, number: int, *, won: bool) -> None:
         """Raise if a number was deleted while it was being written: what is there now was not there before.
 
         An attempt of ours may have been the entry that was deleted, and is in the snapshot then; or it never was.
         """
-        if watermark := await self._deleted_until(number, absent_since):
+        if watermark := await self._deleted_until(number, None):
             self._open = False
             if won:
                 with suppress(StoreUnavailable):
@@ -342,17 +342,7 @@ class ObjectTape(Tape):
         self._ahead[number] = data
         while (following := self._ahead.pop(self._head + 1, None)) is not None:
             self._head += 1
-            self._recent.append(following)
-            self._recent_bytes += len(following)
-        while self._recent_bytes > REMEMBERED_BYTES and len(self._recent) > 1:
-            self._recent_bytes -= len(self._recent.popleft())
-
-    def _remembered(self, after: int, most: int) -> list[tuple[int, bytes]]:
-        start = after - (self._head - len(self._recent))
-        if not 0 <= start < len(self._recent):
-            return []
-        stop = min(start + most, len(self._recent))
-        return [(after + 1 + n, self._recent[start + n]) for n in range(stop - start)]
+            self._recent.add([following])
 
     def _unpacked(self, number: int, packed: bytes) -> bytes:
         writer, data = unpack(packed, self._name, self._key(number))

@@ -6,6 +6,7 @@ notices. It repeats no write: an answer "exists already" to a repeated one may b
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import time
@@ -49,6 +50,8 @@ _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
 _BUCKET_GONE = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _REFUSED = re.compile("ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied")
+_SECRET = re.compile("^(AWS|AZURE|GOOGLE)_.*(SECRET|KEY|TOKEN|SAS)", re.IGNORECASE)
+"""Variables whose values an error must not repeat."""
 _DELETED_AT_ONCE = 1000
 _ABSENT = (NotFoundError, FileNotFoundError)
 """obstore declares the one and raises the other."""
@@ -67,7 +70,7 @@ class BucketObjects(Objects):
         no_store: bool = False,
     ) -> None:
         self._name, self._reading, self._writing = name, reading, writing
-        self._secrets = [secret for secret in secrets if secret]
+        self._secrets = [secret for secret in secrets if len(secret) > 3]
         self._attributes = {"Cache-Control": "no-store"} if no_store else None
         self._threads = Threads(name, THREADS)
         self._choices = Random()
@@ -302,6 +305,7 @@ def bucket(url: str) -> BucketBacking:
     prefix = parts.path.strip("/")
     name = f"{parts.scheme}://{_host(parts)}" + (f"/{prefix}" if prefix else "")
     secrets = [unquote(secret) for secret in (parts.username, parts.password) if secret]
+    secrets += [value for variable, value in os.environ.items() if _SECRET.search(variable)]
     reading, writing = (_store(parts, prefix, retries) for retries in (_RETRIES, _NO_RETRIES))
     return BucketBacking(
         name, BucketObjects(name, reading, writing, secrets=secrets, no_store=parts.scheme == "gs")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
 
+from penstock.core.errors import StoreUnavailable
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import StoreNotConditional
 
@@ -32,7 +34,8 @@ async def probe(objects: Objects, store: str) -> None:
         await _replacing(objects, store, f"{folder}/replaced")
         await _listing(objects, store, folder)
     finally:
-        await objects.delete([*(f"{folder}/{number}" for number in range(ROUNDS)), f"{folder}/replaced"])
+        with suppress(StoreUnavailable):  # they harm nobody; what was found is worth more
+            await objects.delete([*(f"{folder}/{number}" for number in range(ROUNDS)), f"{folder}/replaced"])
     off = (await objects.now() - datetime.now(UTC)).total_seconds()
     if abs(off) > CLOCK_SECONDS:
         logger.warning("the clock of %s is %+.1f s off this machine's", store, off)
