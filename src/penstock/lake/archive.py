@@ -22,7 +22,7 @@ from penstock.core.codec import NULL, JsonText
 from penstock.core.commands import History
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Attempt, Cause, Change, Job, JobId, LeaseToken, NewJob, Outcome, Record, Status
-from penstock.lake.manifest import Lake, LakeError, Manifest
+from penstock.lake.manifest import Lake, LakeError, Manifest, here
 
 READERS = 2
 """How many jobs are looked for at once; reading Parquet is work for a processor."""
@@ -122,7 +122,7 @@ def _days(job_id: JobId) -> Iterator[str]:
 def _rows(
     lake: Lake, folders: Sequence[str], tenant: str, job_id: JobId, columns: list[str] | None
 ) -> list[Row]:
-    files = [lake.storage.path(file) for folder in folders for file in lake.storage.files(folder)]
+    files = here(lake, folders)
     if not files:
         return []
     import pyarrow.dataset as ds

@@ -11,7 +11,7 @@ that died left behind is in no manifest, so nobody sees it, and `vacuum` takes i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from penstock import __version__
 from penstock.core.errors import Conflict, PenstockError
+from penstock.lake.objects import is_data
 from penstock.lake.storage import Storage, open_storage
 
 FORMAT = 1
@@ -382,6 +383,16 @@ def tables(lake: str | Path) -> dict[str, list[str]]:
         ]
         for table in sorted(manifest.tables)
     }
+
+
+def here(lake: Lake, folders: Sequence[str]) -> list[str]:
+    """The data files of some folders, as this machine reads them; those of a bucket are fetched."""
+    return sorted(
+        str(file)
+        for folder in lake.storage.fetched(folders)
+        for file in Path(folder).glob("*.parquet")
+        if is_data(file.name)
+    )
 
 
 def lacking(lake: Lake, manifest: Manifest) -> list[str]:

@@ -89,6 +89,15 @@ class ObjectStorage:
     def read(self, name: str) -> bytes | None:
         return self._versioned(name)[0]
 
+    def version(self, name: str) -> object:
+        import obstore
+
+        try:
+            found = obstore.head(self._here(), name)
+        except FileNotFoundError:
+            return None
+        return found.get("e_tag"), found.get("version"), found["last_modified"]
+
     def _versioned(self, name: str) -> tuple[bytes | None, Any]:
         import obstore
 

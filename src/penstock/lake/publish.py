@@ -24,7 +24,7 @@ from penstock.core.codec import JsonText
 from penstock.core.ports import Store
 from penstock.core.registry import ALL_TENANTS, Insight
 from penstock.insights import SUMMARY, Body, Row, Rows, Summary, encoded
-from penstock.lake.manifest import WHOLE, Lake, Manifest
+from penstock.lake.manifest import WHOLE, Lake, Manifest, here
 from penstock.lake.tables import GOLD, HISTOGRAM
 
 MARK = "published"
@@ -100,12 +100,10 @@ def _read(lake: Lake, manifest: Manifest, name: str, renamed: Mapping[str, str])
     back = CHOICES[name].days
     first = "" if back is None else str((manifest.data_as_of - timedelta(days=back)).date())
     days = [day for day in manifest.tables.get(name, {}) if day == WHOLE or day >= first]
-    files = [file for folder in manifest.folders(name, days) for file in lake.storage.files(folder)]
+    files = here(lake, manifest.folders(name, days))
     if not files:
         return pa.table({column: pa.array([], pa.string()) for column in GOLD[name]})
-    read = [
-        pq.read_table(lake.storage.path(file), columns=list(GOLD[name]), partitioning=None) for file in files
-    ]
+    read = [pq.read_table(file, columns=list(GOLD[name]), partitioning=None) for file in files]
     table = pa.concat_tables(read, promote_options="default")
     tenants = [renamed.get(tenant, tenant) for tenant in table["tenant"].to_pylist()]
     return table.set_column(table.column_names.index("tenant"), "tenant", pa.array(tenants, pa.string()))
