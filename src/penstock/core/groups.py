@@ -23,11 +23,13 @@ class KeyUse(Struct, frozen=True, gc=False):
 class Group:
     """The due jobs of one key."""
 
-    __slots__ = ("entry", "full_until", "heap", "key", "running", "turn", "wakes_at")
+    __slots__ = ("entry", "full_until", "heap", "key", "members", "running", "turn", "wakes_at")
 
     def __init__(self, key: str | None) -> None:
         self.key = key
         self.heap: list[tuple[int, datetime, JobId]] = []
+        self.members = 0
+        """Its jobs that are queued, due or not, or running."""
         self.running = 0
         self.full_until: datetime | None = None
         self.wakes_at: datetime | None = None

@@ -10,7 +10,7 @@ from penstock.core import lifecycle
 from penstock.core.catalogue import Catalogue
 from penstock.core.errors import JobNotFound
 from penstock.core.flow import Flow
-from penstock.core.job import Cause, Change, Job, JobId, NewJob, Record, Status
+from penstock.core.job import Born, Cause, Change, Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, Verb
 from penstock.core.ordering import Lane
@@ -42,8 +42,8 @@ class Ledger:
         self.ended: dict[str, Timers] = {}
         self.stirred: set[str] = set()
         """Queues in which something may have become free to be leased, until somebody takes note and clears it."""
-        self.told: deque[tuple[str, str, Record | Job]] = deque(maxlen=MOST_TOLD)
-        """The last things that happened, in order: records as they were noted, and jobs as they came in."""
+        self.told: deque[tuple[str, str, Record | Born]] = deque(maxlen=MOST_TOLD)
+        """The last things that happened, in order: records as they were noted, and that jobs came in."""
         self.told_count = 0
         self._lane_class = lane_class
 
@@ -76,7 +76,7 @@ class Ledger:
         status, cause, change = self._birth(asked, expires_at, now)
         ended_at = None if cause is None else now
         job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
-        self.told.append(("job", asked.id, job))
+        self.told.append(("job", asked.id, Born(now, asked.queue, asked.type)))
         self.told_count += 1
         if change is not None:
             self.note(asked.id, change)
