@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from penstock.core import lifecycle
@@ -88,6 +88,11 @@ class Ledger:
 
     def restore(self, jobs: Sequence[Job], now: datetime) -> None:
         """Take jobs as they stand, from wherever they were kept; whose parents do not come along keeps waiting."""
+        self.take_back(jobs, now)
+        self.count_waiting(jobs)
+
+    def take_back(self, jobs: Sequence[Job], now: datetime) -> None:
+        """Take some of the jobs as they stand; when all are here, `count_waiting` says what they wait for."""
         self.jobs.update((job.id, job) for job in jobs)
         for job in jobs:
             lane = self.lane(job.queue)
@@ -103,6 +108,9 @@ class Ledger:
                 self.deadlines.set(job.expires_at, job.id)
             if job.status in FINISHED and job.ended_at is not None:
                 self.ended[job.queue].set(job.ended_at, job.id)
+
+    def count_waiting(self, jobs: Iterable[Job]) -> None:
+        """Count the parents that jobs taken back still wait for."""
         for job in jobs:
             if job.status is Status.WAITING and all(parent in self.jobs for parent in job.asked.parents):
                 self.flow.count_pending(job.asked)

@@ -96,6 +96,8 @@ class Lane:
             group = self._group(job.asked.key)
             group.running += 1
             group.members += 1
+            if group.entry is not None:  # it may be as many as may run, with those that were back before
+                self._list(group, now)
         if ordering_key is not None and job.status in (Status.RUNNING, Status.HELD):
             order = self._orders.setdefault(ordering_key, Order())
             heappush(order.heap, (job.scheduled_at, job.id))

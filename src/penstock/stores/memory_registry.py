@@ -17,7 +17,7 @@ from penstock.core.registry import AuditPage, Entry, Insight, PutEntry, Spend, S
 _KEPT_FULL = timedelta(hours=1)
 
 
-class _Allowance(Struct, frozen=True, gc=False):
+class Allowance(Struct, frozen=True, gc=False):
     remaining: float
     at: datetime
     full_at: datetime
@@ -30,7 +30,7 @@ class MemoryRegistry:
         self._clock = clock
         self._entries: dict[tuple[str, str], dict[str, Entry]] = {}
         """By kind and name, and then by tenant: a token is looked up without knowing whose it is."""
-        self._allowances: dict[tuple[str, str], _Allowance] = {}
+        self._allowances: dict[tuple[str, str], Allowance] = {}
         self._insights: dict[tuple[str, str], Insight] = {}
 
     def machine(self, tenant: str, now: datetime) -> Machine:
@@ -90,14 +90,14 @@ class MemoryRegistry:
         return [self._spend(tenant, spend, now) for spend in spends]
 
     def _spend(self, tenant: str, spend: Spend, now: datetime) -> Spent:
-        there = self._allowances.get((tenant, spend.name)) or _Allowance(spend.burst, now, now)
+        there = self._allowances.get((tenant, spend.name)) or Allowance(spend.burst, now, now)
         now = max(now, there.at)
         remains = min(spend.burst, there.remaining + (now - there.at).total_seconds() * spend.rate)
         if spend.cost > remains:
             return Spent(False, remains, (spend.cost - remains) / spend.rate)
         remains -= spend.cost
         full_at = now + timedelta(seconds=(spend.burst - remains) / spend.rate)
-        self._allowances[tenant, spend.name] = _Allowance(remains, now, full_at)
+        self._allowances[tenant, spend.name] = Allowance(remains, now, full_at)
         return Spent(True, remains, 0.0)
 
     async def put_insights(self, insights: Sequence[Insight]) -> None:

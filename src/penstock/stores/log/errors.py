@@ -1,0 +1,157 @@
+"""What can go wrong with a log and what holds it.
+
+PenstockError
+├── StoreUnavailable
+│   ├── OutcomeUnknown      a write that may have happened or not
+│   ├── StorageFull
+│   ├── StorageRefused      permission lost, credentials expired
+│   └── StorageGone         the folder or bucket is not there
+├── Truncated               what was asked for has been deleted; begin at the snapshot
+├── LogCorrupt              bytes that cannot have been written so
+├── LogGap                  a number is missing
+├── LogTooNew               written by a newer version
+├── StoreNotConditional     two writers of one key both won
+└── OpenedElsewhere         opened before a fork
+"""
+
+from __future__ import annotations
+
+from penstock.core.errors import PenstockError, StoreUnavailable
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """It may have taken effect or not. Repeat it: job ids and lease tokens make a repeat harmless."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, store: str, what: str, seconds: float) -> None:
+        PenstockError.__init__(
+            self,
+            f"{what} was sent to {store} and not confirmed within {seconds:g} s; it may have taken effect or not",
+            store=store,
+            what=what,
+            seconds=seconds,
+        )
+
+
+class StorageFull(StoreUnavailable):
+    """There is no room. Nothing was changed; make room, and send it again."""
+
+    code = "storage_full"
+
+    def __init__(self, store: str, reason: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"{store} has no room: {reason}; nothing was changed, make room and try again",
+            store=store,
+            reason=reason,
+        )
+
+
+class StorageRefused(StoreUnavailable):
+    """The storage does not let us. Look at its permissions, and whether the credentials have expired."""
+
+    code = "storage_refused"
+
+    def __init__(self, store: str, reason: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"{store} refuses: {reason}; check permissions and credentials",
+            store=store,
+            reason=reason,
+        )
+
+
+class StorageGone(StoreUnavailable):
+    """The folder or the bucket is not there. It is never made up anew: what it held may be elsewhere."""
+
+    code = "storage_gone"
+
+    def __init__(self, store: str, reason: str) -> None:
+        PenstockError.__init__(
+            self, f"{store} is not there: {reason}; check its name", store=store, reason=reason
+        )
+
+
+class Truncated(PenstockError):
+    """The numbers asked for have been deleted. Begin at the newest snapshot, and read from there."""
+
+    code = "log_truncated"
+
+    def __init__(self, log: str, after: int, first: int) -> None:
+        super().__init__(
+            f"{log} begins at {first:,}, and was asked for what follows {after:,}; begin at its newest snapshot",
+            log=log,
+            after=after,
+            first=first,
+        )
+        self.first = first
+
+
+class LogCorrupt(PenstockError):
+    """The log holds what nobody can have written. Nothing was changed or skipped; restore the place named."""
+
+    code = "log_corrupt"
+
+    def __init__(self, log: str, where: str, found: str) -> None:
+        super().__init__(
+            f"{log} is damaged at {where}: {found}; nothing was changed, restore it from a copy",
+            log=log,
+            where=where,
+            found=found,
+        )
+
+
+class LogGap(PenstockError):
+    """A number is missing that must be there. Nothing beyond it was read; restore it from a copy."""
+
+    code = "log_gap"
+
+    def __init__(self, log: str, missing: int, present: int) -> None:
+        super().__init__(
+            f"{log} has no entry {missing:,}, though it has {present:,}; restore what was removed",
+            log=log,
+            missing=missing,
+            present=present,
+        )
+
+
+class LogTooNew(PenstockError):
+    """A newer Penstock wrote this. Upgrade this process; it has read nothing beyond and changed nothing."""
+
+    code = "log_too_new"
+
+    def __init__(self, log: str, found: object, known: object) -> None:
+        super().__init__(
+            f"{log} is in format {found}, and this version of Penstock reads up to {known}; upgrade it",
+            log=log,
+            found=found,
+            known=known,
+        )
+
+
+class StoreNotConditional(PenstockError):
+    """The storage does not keep "only if absent", so two writers would overwrite each other. Use another one."""
+
+    code = "store_not_conditional"
+
+    def __init__(self, store: str, found: str) -> None:
+        super().__init__(
+            f"{store} cannot hold a log: {found}; use a store that enforces conditional writes",
+            store=store,
+            found=found,
+        )
+
+
+class OpenedElsewhere(PenstockError):
+    """This was opened in the parent of this process. Threads and locks do not survive a fork: open it again here."""
+
+    code = "opened_elsewhere"
+
+    def __init__(self, store: str, opened_by: int, pid: int) -> None:
+        super().__init__(
+            f"{store} was opened by process {opened_by}, and this is {pid}; open it again after the fork",
+            store=store,
+            opened_by=opened_by,
+            pid=pid,
+        )
