@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ from penstock.stores.log.errors import LogCorrupt, LogTooNew
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 FORMAT = 1
 _CRC_BYTES = 4
 _AT_ONCE = 500
@@ -55,7 +56,7 @@ Row = TypeVar("Row", bound=Struct)
 class Parts:
     """Everything that one state holds, as the memory store keeps it."""
 
-    now: datetime
+    now: datetime = BEGINNING
     """The state's time: the greatest that any entry applied so far carried."""
     number: int = 0
     """The entry applied last."""
@@ -65,6 +66,10 @@ class Parts:
     insights: dict[tuple[str, str], Insight] = field(default_factory=dict)
     offices: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     new_machine: Callable[[str], Machine] = Machine
+    name: str = ""
+    """What tells this log from every other: who wrote its first entry. Cursors of the feed carry it."""
+    writers: dict[bytes, int] = field(default_factory=dict)
+    """The last batch of each writer, in the order in which they last wrote."""
 
 
 def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:
@@ -406,6 +411,8 @@ class _Head(Struct, array_like=True):
     allowances: list[tuple[str, str, Allowance]]
     insights: list[Insight]
     offices: list[tuple[str, str, datetime]]
+    name: str
+    writers: list[tuple[bytes, int]]
 
 
 def head_segment(parts: Parts) -> bytes:
@@ -419,6 +426,8 @@ def head_segment(parts: Parts) -> bytes:
             [(tenant, name, one) for (tenant, name), one in parts.allowances.items()],
             list(parts.insights.values()),
             [(office, holder, until) for office, (holder, until) in parts.offices.items()],
+            parts.name,
+            list(parts.writers.items()),
         )
     )  # fmt: skip
 
@@ -427,7 +436,8 @@ def restore_head(parts: Parts, data: bytes) -> None:
     """Take back what `head_segment` gave, into parts that hold nothing yet."""
     head = _opened(data, _Head)
     known = _Known(head.names, head.times)
-    parts.now, parts.number = head.now, head.number
+    parts.now, parts.number, parts.name = head.now, head.number, head.name
+    parts.writers.update(head.writers)
     for tenant in head.tenants:
         machine = parts.machines[tenant.name] = parts.new_machine(tenant.name)
         ledger = machine.ledger

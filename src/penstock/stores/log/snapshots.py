@@ -175,7 +175,7 @@ class Snapshots:
             complete = await self._fill(parts, found[0].snapshot)
             again = await self.manifest()
             if complete and again is not None and again[0].watermark <= found[0].snapshot.number:
-                _quieten()
+                _settle_in(parts)
                 return found
             if not complete and again is not None and again[1] == found[1]:
                 raise LogCorrupt(
@@ -371,14 +371,21 @@ def _by_segment(
 
 
 def _empty(parts: Parts) -> None:
-    for held in (parts.machines, parts.entries, parts.allowances, parts.insights, parts.offices):
+    for held in (
+        parts.machines,
+        parts.entries,
+        parts.allowances,
+        parts.insights,
+        parts.offices,
+        parts.writers,
+    ):
         held.clear()
 
 
-def _quieten() -> None:
-    """What was loaded is here to stay: let the garbage collector not go through it again and again."""
-    gc.collect()
-    gc.freeze()
+def _settle_in(parts: Parts) -> None:
+    """What was loaded is here to stay: let the garbage collector not stop everything to go through it again and again."""
+    if sum(len(machine.ledger.jobs) for machine in parts.machines.values()) > JOBS_PER_SEGMENT:
+        gc.freeze()
 
 
 # ── Knowing what changed ──────────────────────────────────────────────────────────────────────────
