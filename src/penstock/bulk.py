@@ -229,7 +229,7 @@ async def _put(store: Store, tenant: str, kept: _Kept, *, version: int, audit: A
 
 def _detail(filter: Filter) -> JsonText:
     """The conditions as the audit trail keeps them."""
-    given = {name: value for name, value in asdict(filter).items() if value not in (None, ())}
+    given = {name: value for name, value in asdict(filter).items() if value not in (None, (), False)}
     return codec.encode(
         {name: codec.plain(value) for name, value in given.items()},
         field="conditions",

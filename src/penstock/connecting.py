@@ -14,7 +14,7 @@ from penstock.queue import Queue
 from penstock.stores.memory import MemoryStore
 from penstock.stores.wakeups import from_url
 
-KNOWN = "memory://, postgresql:// and http(s)://"
+KNOWN = "memory://, file:, s3://, gs://, az://, postgresql:// and http(s)://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ def connect(
 ) -> Queue:
     """Open the store a URL names. `memory://` keeps jobs in this process, `postgresql://…` in a database.
 
+    `file:///path` (or `file:./path`) is a log in a folder of this machine; `s3://bucket/prefix`, `gs://…` and `az://…` is
+    one in a bucket.
     `https://…` (or `http://…`) is a Penstock service; the variable PENSTOCK_TOKEN is the token to show there.
     `postgresql://…?pooled=true` is for a URL that leads to a transaction-mode pooler. The variable PENSTOCK_WAKEUPS says
     how workers are woken: `redis://…`, `none://` (they poll), or the `postgresql://…` of the database behind the pooler.
@@ -74,8 +76,25 @@ def _store(url: str, migrates: bool) -> Store:
             )
         case "http" | "https":
             return _remote(url)
+        case "file" | "s3" | "gs" | "az" | "memory+log" as scheme:
+            return _log(url, scheme)
         case _:
             raise UnknownStore(url, KNOWN)
+
+
+SLOWLY = {"file": 2.0, "memory+log": 1.0}
+"""How much more seldom idle programs ask of a log; in a bucket each request costs money."""
+
+
+def _log(url: str, scheme: str) -> Store:
+    from penstock.stores.log.backings import open_backing
+    from penstock.stores.log.store import LogStore
+
+    try:
+        backing = open_backing(url)
+    except ModuleNotFoundError as error:
+        raise UnknownStore(url, f'{KNOWN}, buckets with pip install "penstock[object]" ({error})') from None
+    return LogStore.at(backing, cadence=SLOWLY.get(scheme, 6.0))
 
 
 def _remote(url: str) -> Store:

@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.codec import JsonText
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NotFound, PenstockError
 from penstock.core.patterns import matching
 from penstock.core.ports import Store
-from penstock.core.registry import PutEntry
+from penstock.core.registry import Audited, PutEntry
+from penstock.core.wakeups import ORDERS
 
 KIND = "worker"
+
+
+ORDER = "order"
+"""The kind of entry that tells a worker what to do."""
+ORDER_SECONDS = 3_600.0
+MOST_DOING = 20
+
+
+class Order(StrEnum):
+    """What a worker may be told."""
+
+    WORK = "work"
+    QUIET = "quiet"
+    """Take nothing new."""
+    STOP = "stop"
+    """Take nothing new, finish what has begun, and end."""
+
+
+class Doing(Struct, frozen=True):
+    """A job that a worker runs."""
+
+    id: str
+    type: str
+    queue: str
+    started_at: datetime
 
 
 class Presence(Struct, frozen=True):
@@ -42,6 +69,10 @@ class Presence(Struct, frozen=True):
     """What it has in memory; None where the system does not tell."""
     stopping: bool = False
     """It finishes what it has begun, and takes nothing new."""
+    jobs: tuple[Doing, ...] = ()
+    """What it runs, the longest first, as far as that is few."""
+    quiet: bool = False
+    """It was told to take nothing new, and waits to be told to stop or go on."""
 
     def serves(self, queue: str) -> bool:
         """Whether it may come to lease jobs of this queue."""
@@ -69,6 +100,26 @@ async def workers(store: Store, tenant: str) -> list[Presence]:
         replace(msgspec.json.decode(entry.body, type=Presence), seen_at=entry.changed_at) for entry in entries
     ]
     return sorted(shown, key=lambda presence: (presence.worker, presence.id))
+
+
+async def give_order(
+    store: Store, tenant: str, presence_id: str, order: Order, *, actor: str, reason: str | None
+) -> Presence:
+    """Tell a worker what to do; it hears at once where wake-ups come through, else when it next shows itself."""
+    there = {one.id: one for one in await workers(store, tenant)}.get(presence_id)
+    if there is None:
+        raise NotFound(f"no worker {presence_id[:100]!r} has shown itself within the last minute")
+    audit = Audited(there.worker, order, actor, reason)
+    body = JsonText(msgspec.json.encode(order).decode())
+    await _put(store, tenant, PutEntry(ORDER, presence_id, body, seconds=ORDER_SECONDS, audit=audit))
+    store.wakeups.wake(tenant, [ORDERS])
+    return there
+
+
+async def read_order(store: Store, tenant: str, presence_id: str) -> Order | None:
+    """What the worker was last told, if anything."""
+    entries = await store.entries(tenant, ORDER, [presence_id])
+    return msgspec.json.decode(entries[0].body, type=Order) if entries else None
 
 
 async def _put(store: Store, tenant: str, command: PutEntry) -> None:

@@ -226,7 +226,7 @@ class TestRefused:
 
 
 class TestWhatHasLeft:
-    @pytest.mark.only("memory")
+    @pytest.mark.only("memory", "log")
     async def test_one_who_fell_too_far_behind_is_told_so(
         self, queue: Queue, follower: Follower, monkeypatch: pytest.MonkeyPatch
     ) -> None:

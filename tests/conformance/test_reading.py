@@ -88,6 +88,29 @@ class TestReading:
         span = {"created_from": START + timedelta(minutes=1), "created_before": START + timedelta(minutes=2)}
         assert await found(queue, **span) == {jobs[1].id}
 
+    async def test_jobs_are_found_by_their_parents(self, queue: Queue) -> None:
+        first, second, third = [await queue.enqueue("part") for _ in range(3)]
+        one = await queue.enqueue("join", parents=[first.id])
+        both = await queue.enqueue("join", parents=[first.id, second.id])
+        await queue.enqueue("join", parents=[third.id])
+        assert await found(queue, parents=[first.id]) == {one.id, both.id}
+        assert await found(queue, parents=[second.id, first.id]) == {one.id, both.id}
+        assert await found(queue, parents=[one.id]) == set()
+        assert await found(queue, parents=[first.id], type="other") == set()
+
+    async def test_children_come_page_by_page(self, queue: Queue) -> None:
+        parent = await queue.enqueue("split")
+        children = [await queue.enqueue("part", parents=[parent.id]) for _ in range(5)]
+        page = await queue.find(parents=[parent.id], limit=2)
+        assert [job.id for job in page.jobs] == [children[4].id, children[3].id]
+        rest = await queue.find(parents=[parent.id], limit=10, after=page.next)
+        assert [job.id for job in rest.jobs] == [child.id for child in children[2::-1]]
+
+    async def test_jobs_that_have_parents_are_found(self, queue: Queue) -> None:
+        parent = await queue.enqueue("split")
+        child = await queue.enqueue("part", parents=[parent.id])
+        assert await found(queue, in_flow=True) == {child.id}
+
     async def test_all_conditions_must_hold(self, queue: Queue) -> None:
         wanted = await queue.enqueue("email.send", queue="emails", key="acme")
         await queue.enqueue("email.send", queue="emails", key="zeta")

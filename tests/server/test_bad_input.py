@@ -98,7 +98,7 @@ async def api(url: str, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
 
 PLACES = {
     "id": NO_JOB, "queue": "emails", "name": "nightly", "token": "tok_0123456789abcdef", "table": "failures",
-    "fingerprint": "0123456789abcdef",
+    "fingerprint": "0123456789abcdef", "worker": "0" * 32,
 }  # fmt: skip
 """For every word that an address may have in it, something that is not there."""
 

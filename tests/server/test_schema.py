@@ -34,6 +34,7 @@ BEYOND_THE_DOCUMENT = {
     "PUT /v1/queues/{queue}": "the burst of a rate is worth at most ten years of it",
     "POST /v1/tokens": "the same",
     "PUT /v1/schedules/{name}": "cron expressions and names of time zones",
+    "GET /v1/cron": "the same",
     "GET /v1/audit": "a cursor is the `next` of another page",
     "GET /v1/insights/{table}": "schedules and flows are not asked by queue, nor most others by type",
     "POST /jobs": "the same idempotency key comes with the same body",

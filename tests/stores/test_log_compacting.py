@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,8 +18,8 @@ from penstock.stores.log import snapshots
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
 from penstock.stores.log.compacting import Compactor, Rhythm, succeeding
 from penstock.stores.log.errors import Truncated
-from penstock.stores.log.segments import Parts
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
+from penstock.stores.log.state import Parts
 from penstock.testing import START, FakeClock, counting_ids
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -80,7 +81,8 @@ class World:
         """Whoever opens the log now sees all that was ever written, and nothing else."""
         least = len(self.written)  # another may write while we read
         parts = Parts()
-        while True:
+        for tries in count():
+            assert tries < 100
             await Snapshots(self.objects, "s00").load(parts)
             try:
                 entries = await self.tape.read(parts.number, 10_000)

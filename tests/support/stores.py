@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
+from support.logs import log_store
 from support.postgres import EmptyPostgresStore, SqlEnqueuingStore
 from support.service import ServedMemoryStore
 
@@ -15,4 +16,5 @@ STORES: dict[str, Callable[[FakeClock], Store]] = {
     "postgres": EmptyPostgresStore,
     "sql": SqlEnqueuingStore,
     "remote": ServedMemoryStore,
+    "log": log_store,
 }

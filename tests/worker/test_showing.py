@@ -89,7 +89,15 @@ async def test_it_shows_itself_again_and_again(
 
 async def test_it_costs_one_statement_each_time() -> None:
     store = CountingStore()
-    shown = Showing(penstock.Queue(store), "w1", {"default": 1.0}, 10, asyncio.Event(), lambda: (0, 0))
+    shown = Showing(
+        penstock.Queue(store),
+        "w1",
+        {"default": 1.0},
+        10,
+        asyncio.Event(),
+        lambda: (0, 0, ()),
+        lambda order: None,
+    )
     await shown._show()
     store.statements.clear()
     await shown._show()

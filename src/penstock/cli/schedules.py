@@ -27,7 +27,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.shapes import asked_plain, record_plain, schedule_plain, value
 from penstock.cli.words import Json, ago, when
-from penstock.core.cron import next_fire
+from penstock.core.cron import next_fires
 from penstock.core.errors import PenstockError, ScheduleNotFound
 from penstock.core.job import NewJob
 from penstock.core.schedule import Missed, Schedule
@@ -87,12 +87,8 @@ async def show(queue: Queue, /, name: str, output: str) -> None:
 
 def next_runs(schedule: Schedule) -> list[datetime]:
     """The next few fire times; none while it is paused."""
-    runs: list[datetime] = []
     at = schedule.next_fire_at
-    while at is not None and len(runs) < RUNS_SHOWN:
-        runs.append(at)
-        at = next_fire(schedule.cron, schedule.tz, at)
-    return runs
+    return [] if at is None else [at, *next_fires(schedule.cron, schedule.tz, at, RUNS_SHOWN - 1)]
 
 
 def _tell(schedule: Schedule) -> None:

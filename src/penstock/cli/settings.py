@@ -110,6 +110,7 @@ _READ: dict[str, Callable[[str, str], Any]] = {
     "lease_seconds": _seconds,
     "retention_seconds": _seconds,
     "max_depth": _optional(_number),
+    "target_seconds": _seconds,
 }
 assert set(_READ) == set(QueueSettings.__struct_fields__)
 

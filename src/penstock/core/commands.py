@@ -254,6 +254,10 @@ class Filter(Struct, frozen=True, gc=False):
     cause: Cause | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
+    parents: tuple[JobId, ...] = ()
+    """Children of any of these."""
+    in_flow: bool = False
+    """Only jobs that have parents."""
 
     def matches(self, job: Job) -> bool:
         asked = job.asked
@@ -266,6 +270,8 @@ class Filter(Struct, frozen=True, gc=False):
             and (self.cause is None or job.cause is self.cause)
             and (self.created_from is None or job.created_at >= self.created_from)
             and (self.created_before is None or job.created_at < self.created_before)
+            and (not self.parents or any(parent in self.parents for parent in asked.parents))
+            and (not self.in_flow or bool(asked.parents))
         )
 
 

@@ -52,6 +52,21 @@ def check_tz(tz: object) -> str:
     raise InvalidInput("tz", "be a time zone of the IANA database, such as Europe/Paris", tz)
 
 
+def in_words(cron: str) -> str:
+    """What a cron expression says, for people."""
+    return str(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)).explain())
+
+
+def next_fires(cron: str, tz: str, after: datetime, count: int) -> list[datetime]:
+    """The next fire times after a moment, as far as there are any."""
+    fires: list[datetime] = []
+    while (
+        len(fires) < count and (after_last := next_fire(cron, tz, fires[-1] if fires else after)) is not None
+    ):
+        fires.append(after_last)
+    return fires
+
+
 def next_fire(cron: str, tz: str, after: datetime) -> datetime | None:
     """The first fire time after a moment."""
     times = CronSim(cron, after.astimezone(ZoneInfo(tz)))

@@ -50,6 +50,9 @@ class Keys:
             self.requests[asked.idempotency_key] = Request(job_id, fingerprint(asked), until)
             heappush(self._windows, (until, asked.idempotency_key))
 
+    def may_forget(self, now: datetime) -> bool:
+        return bool(self._windows) and self._windows[0][0] <= now
+
     def forget(self, now: datetime) -> None:
         """Drop the requests whose window has closed."""
         while self._windows and self._windows[0][0] <= now:

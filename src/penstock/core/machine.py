@@ -117,22 +117,39 @@ class Machine:
             else:
                 return Swept(lost, expired)
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether `advance` would find anything to do."""
+        moments = (self.ledger.leases.first(), self.ledger.deadlines.first())
+        return any(at is not None and at <= now for at in moments)
+
     def prune(self, now: datetime, limit: int, exported_until: datetime | None = None) -> int:
         """Let go of jobs whose retention has passed; of none that ended later than the lake has seen."""
         pruned, before = 0, -1
         while pruned > before:  # again, as long as children that left made their parents free to go
             before = pruned
-            for queue in self.ledger.lanes:
+            # By name: whoever reads a log of these calls must come to the same end.
+            for queue in sorted(self.ledger.lanes):
                 pruned += self._prune(queue, now, limit - pruned, exported_until)
         self.ledger.catalogue.tidy()
         self.ledger.keys.forget(now)
         return pruned
 
+    def may_prune(self, now: datetime, exported_until: datetime | None = None) -> bool:
+        """Whether `prune` might find anything to do."""
+        if self.ledger.keys.may_forget(now):
+            return True
+        for queue, ended in self.ledger.ended.items():
+            if (at := ended.first()) is not None and at <= self._kept_until(queue, now, exported_until):
+                return True
+        return False
+
+    def _kept_until(self, queue: str, now: datetime, exported_until: datetime | None) -> datetime:
+        until = now - timedelta(seconds=self.ledger.lanes[queue].settings.retention_seconds)
+        return until if exported_until is None else min(until, exported_until)
+
     def _prune(self, queue: str, now: datetime, limit: int, exported_until: datetime | None) -> int:
         pruned, ended = 0, self.ledger.ended[queue]
-        until = now - timedelta(seconds=self.ledger.lanes[queue].settings.retention_seconds)
-        if exported_until is not None:
-            until = min(until, exported_until)
+        until = self._kept_until(queue, now, exported_until)
         while pruned < limit and (at := ended.first()) is not None and at <= until:
             job = self.ledger.jobs[ended.pop()[1]]
             # A parent stays as long as its children do: a redriven child wants its results.
@@ -287,6 +304,11 @@ class Machine:
         return History(tuple(self.ledger.trails.get(subject, ())))
 
     def find(self, filter: Filter, after: JobId | None, limit: int) -> Page:
+        if filter.parents:  # few, and known by their parents: no need to go through all there is
+            children = {child.id: child for one in filter.parents for child in self.ledger.flow.children(one)}
+            below = sorted((one for one in children if after is None or one < after), reverse=True)
+            found = [children[one] for one in below if filter.matches(children[one])]
+            return Page(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
         return self.ledger.catalogue.page(filter, after, limit)
 
     def queues(self) -> list[QueueView]:
@@ -310,6 +332,22 @@ class Machine:
             *(lane.next_at(now) for lane in lanes),
         ]
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def foresees(self, queue: str, now: datetime) -> bool | None:
+        """Whether `lease` would find a job of this queue; None if only trying will tell. Nothing is changed."""
+        lane = self.ledger.lanes.get(queue)
+        return False if lane is None else lane.foresees(now)
+
+    def foresees_at(self, queues: Iterable[str], now: datetime) -> tuple[bool, datetime | None]:
+        """What `next_at` would say, and whether that is known without asking it. Nothing is changed."""
+        lanes = [self.ledger.lanes[name] for name in queues if name in self.ledger.lanes]
+        moments = [self.ledger.leases.first(), self.ledger.deadlines.first()]
+        for lane in lanes:
+            is_known, at = lane.foresees_at(now)
+            if not is_known:
+                return False, None
+            moments.append(at)
+        return True, min((moment for moment in moments if moment is not None), default=None)
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 

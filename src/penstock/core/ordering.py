@@ -246,6 +246,45 @@ class Lane:
             moments.append(now if rate is None or full_until is None else max(now, rate.opens_at(full_until)))
         return min((moment for moment in moments if moment is not None), default=None)
 
+    # ── Foreseeing ────────────────────────────────────────────────────────────────────────────────
+
+    def foresees(self, now: datetime) -> bool | None:
+        """Whether `next` would find a job; None if it would have to tidy up to know. Nothing is changed."""
+        return False if self._barred(now) is not None else self._foresees_first(now)
+
+    def foresees_at(self, now: datetime) -> tuple[bool, datetime | None]:
+        """What `next_at` would say, and whether that is known without tidying up. Nothing is changed."""
+        found = self._foresees_first(now)
+        if found is None:
+            return False, None
+        waking = [at for at, key in self._throttled if self._waits_until(at, key)]
+        moments = [self._later.first(), min(waking, default=None)]
+        if found:
+            rate, full_until = self.settings.rate, self._full_until
+            moments.append(now if rate is None or full_until is None else max(now, rate.opens_at(full_until)))
+        return True, min((moment for moment in moments if moment is not None), default=None)
+
+    def _foresees_first(self, now: datetime) -> bool | None:
+        at = self._later.first()
+        if (at is not None and at <= now) or (self._throttled and self._throttled[0][0] <= now):
+            return None
+        if not self._rotation:
+            return False
+        _, _, run_at, job_id, _, group = entry = self._rotation[0]
+        job = self._jobs.get(job_id)
+        is_sound = (
+            entry is group.entry
+            and job is not None
+            and self._may_be_first(job, run_at, now)
+            and group.heap[0][2] == job_id
+            and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
+        )
+        return True if is_sound else None
+
+    def _waits_until(self, at: datetime, key: str) -> bool:
+        group = self._groups.get(key)
+        return group is not None and group.wakes_at == at and group.entry is None
+
     # ── Trying out ────────────────────────────────────────────────────────────────────────────────
 
     def turns(self, job: Job) -> Turns:

@@ -209,6 +209,11 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
+def cadence(store: Store) -> float:
+    """How many times more seldom than usual an idle program should ask a store: one where every request costs says so."""
+    return float(getattr(store, "cadence", 1.0))
+
+
 @runtime_checkable
 class TransactionalStore(Store, Protocol):
     """A store that can take jobs in as part of a transaction of the caller's own."""

@@ -144,6 +144,10 @@ class Event(Struct, frozen=True, gc=False):
     worker: str | None = None
     actor: str | None = None
     error: str | None = None
+    started_at: datetime | None = None
+    """Of an attempt."""
+    ready_at: datetime | None = None
+    """Of a first attempt: when it could have begun."""
 
 
 class Events(Struct, frozen=True, gc=False):

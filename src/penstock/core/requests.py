@@ -44,7 +44,7 @@ def new_schedule(name: str, cron: str, item: Mapping[str, Any], **options: Any) 
 
 
 def new_filter(conditions: Mapping[str, Any]) -> Filter:
-    """Which jobs: `statuses` (or one `status`), `queue`, `type`, `key`, `schedule`, `cause`, a span of created_at."""
+    """Which jobs: `statuses` (or one `status`), `queue`, `type`, `key`, `schedule`, `cause`, a span of created_at, `parents`, `in_flow`."""
     conditions = dict(conditions)
     if (status := conditions.pop("status", None)) is not None:
         if conditions.get("statuses"):
@@ -163,5 +163,7 @@ _FILTER: dict[str, Check] = {
     "cause": lambda field, value: bounds.member(field, value, Cause),
     "created_from": bounds.moment,
     "created_before": bounds.moment,
+    "parents": _parents,
+    "in_flow": bounds.flag,
 }
 assert _FILTER.keys() == {field.name for field in fields(Filter)}

@@ -42,6 +42,8 @@ class QueueSettings(Struct, frozen=True, gc=False):
     """How long succeeded and cancelled jobs stay. Dead and held ones stay until somebody decides."""
     max_depth: int | None = None
     """With so many jobs queued, the service takes no more in. It looks once a second: some may get past."""
+    target_seconds: float = 60
+    """How long a job that is due may wait before the queue counts as late. It changes nothing but what people are told."""
 
     def policy(self, asked: NewJob) -> Policy:
         """What the job asked for, and this queue's settings where it asked for nothing."""
@@ -69,6 +71,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "lease_seconds": lambda value: bounds.number("lease_seconds", value, 1, bounds.LONGEST_LEASE_SECONDS),
     "retention_seconds": lambda value: bounds.number("retention_seconds", value, 0, bounds.LONGEST_SECONDS),
     "max_depth": lambda value: _optional_count("max_depth", value, bounds.MOST_DEPTH),
+    "target_seconds": lambda value: bounds.number("target_seconds", value, 0.001, bounds.LONGEST_SECONDS),
 }
 assert _CHECKS.keys() == {field.name for field in fields(QueueSettings)}
 

@@ -23,6 +23,9 @@ OFFICES = "!offices"
 BULK = "!bulk"
 """Rung for everyone when an operation on many jobs was begun, or may be taken over."""
 
+ORDERS = "!orders"
+"""Rung for a tenant when one of its workers was given an order."""
+
 
 class WakeupsStatus(Struct, frozen=True, gc=False):
     """What carries the wake-ups, and whether it works. Unhealthy means slower pick-up; no job is in danger."""

@@ -17,6 +17,7 @@ from penstock.core.errors import NotFound, PenstockError
 from penstock.core.job import JobId, Status
 from penstock.core.requests import new_filter
 from penstock.core.settings import QueueSettings
+from penstock.figures import failure_group
 from penstock.insights import Row, ask
 from penstock.queue import Queue
 
@@ -48,7 +49,9 @@ class AppliedPlan(Struct, frozen=True):
 
 
 async def known_failure(queue: Queue, fingerprint: str) -> tuple[Row, datetime]:
-    """A failure that the lake has told of, and as of when."""
+    """A failure that was seen lately, or that the lake has told of, and as of when."""
+    if (seen := await failure_group(queue.store, queue.tenant, fingerprint)) is not None:
+        return {"queues": seen.queues, "types": seen.types}, seen.last_seen
     answer = await ask(queue.store, queue.tenant, "failures")
     for row in answer.rows:
         if row["fingerprint"] == fingerprint:

@@ -18,6 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from penstock.core import bounds
+from penstock.core.ports import cadence
 from penstock.core.wakeups import EVERYONE, OFFICES, SCHEDULES
 from penstock.queue import Queue
 from penstock.scheduler.duty import DEADLINE_SECONDS, Duty
@@ -65,7 +66,8 @@ class Scheduler:
     ) -> None:
         """Another takes over within `lead_seconds` and a half, at once when this one stops or is cancelled.
 
-        `look_seconds` is how long a schedule made by others may stay unknown where no wake-up comes through.
+        `look_seconds` is how long a schedule made by others may stay unknown where no wake-up comes through. A store that
+        wants to be asked seldom makes all of these longer.
         """
         random = random or Random()
         name = f"{socket.gethostname()[:64]}-{os.getpid()}" if name is None else name
@@ -73,10 +75,11 @@ class Scheduler:
         holder = f"{bounds.text('name', name, 100, 1)}-{secrets.token_hex(4)}"
         self._queue = queue
         self._tenant = queue.tenant if tenants == "own" else None
-        self._sweep_seconds = bounds.number("sweep_seconds", sweep_seconds, 0.01, 86_400)
-        self._look_seconds = bounds.number("look_seconds", look_seconds, 0.01, 86_400)
+        slowly = cadence(queue.store)
+        self._sweep_seconds = bounds.number("sweep_seconds", sweep_seconds, 0.01, 86_400) * slowly
+        self._look_seconds = bounds.number("look_seconds", look_seconds, 0.01, 86_400) * slowly
         office = "scheduler" if self._tenant is None else f"scheduler of {self._tenant}"
-        seconds = bounds.number("lead_seconds", lead_seconds, 0.1, 3_600)
+        seconds = bounds.number("lead_seconds", lead_seconds, 0.1, 3_600) * slowly
         self._office = Office(queue.store, office, holder, seconds, random)
         self._seeking = Duty("seeking the scheduler's office", self._office.seek, random, deadline_seconds)
         self._firing = Duty("firing schedules", self._fire, random, deadline_seconds)

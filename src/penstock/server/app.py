@@ -24,6 +24,7 @@ from penstock.server import (
     port,
     probes,
     producing,
+    watching,
     working,
 )
 from penstock.server.docs import POLICY, page
@@ -38,6 +39,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *looking.OPERATIONS,
     *following.OPERATIONS,
     *operating.OPERATIONS,
+    *watching.OPERATIONS,
     *insights.OPERATIONS,
     *administering.OPERATIONS,
     *port.OPERATIONS,
@@ -62,12 +64,16 @@ def create_app(service: Service) -> ASGIApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        runner = asyncio.create_task(BulkRunner(service.store).run(), name="penstock bulk operations")
+        running = [
+            asyncio.create_task(BulkRunner(service.store).run(), name="penstock bulk operations"),
+            asyncio.create_task(service.historian.run(), name="penstock figures"),
+        ]
         try:
             yield
         finally:
-            runner.cancel()
-            await asyncio.wait([runner])
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
             await service.close()
 
     app = FastAPI(

@@ -49,6 +49,10 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cause: Cause | UnsetType = UNSET
     created_from: Moment | UnsetType = UNSET
     created_before: Moment | UnsetType = UNSET
+    parents: Annotated[list[Id], Meta(max_length=bounds.MOST_PARENTS)] | UnsetType = UNSET
+    """Children of this job, or of any of several."""
+    in_flow: bool | UnsetType = UNSET
+    """Only jobs that have parents."""
     after: Id | UnsetType = UNSET
     """The `next` of the page before."""
     limit: Annotated[int, Meta(ge=1, le=bounds.MOST_LISTED)] = 100

@@ -24,6 +24,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "name": (Name, "A schedule's name."),
     "table": (Annotated[str, Meta(extra_json_schema={"enum": sorted(QUESTIONS)})], "What to ask for."),
     "fingerprint": (Annotated[str, Meta(pattern="^[0-9a-f]{16}$")], "A failure's fingerprint."),
+    "worker": (Annotated[str, Meta(pattern="^[0-9a-f]{32}$")], "A worker's id; not its name."),
     "token": (TokenId, "A token's id, tok_…; not its secret."),
 }
 _HEADERS: dict[str, Any] = {"Idempotency-Key": Key, "Last-Event-ID": Cursor}

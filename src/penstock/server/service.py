@@ -16,6 +16,7 @@ from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorize
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.limits import Rate
 from penstock.core.registry import ALL_TENANTS
+from penstock.figures.historian import LOOK_SECONDS, Historian
 from penstock.queue import Queue
 from penstock.server.depths import Depths
 from penstock.server.feeds import Feeds
@@ -61,8 +62,9 @@ class Service:
         needs_idempotency_key: bool = False,
         tenant_rate: Rate | None = None,
         allowances: Keeper | None = None,
+        figures_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`allowances` says where rate limits are kept, if not in the store itself."""
+        """`allowances` says where rate limits are kept, if not in the store itself; `figures_seconds` how soon figures follow."""
         self.queue = queue
         self.store = queue.store
         self.access = access
@@ -79,6 +81,7 @@ class Service:
         self.rings = Rings(store)
         self.limits = Limits(allowances or store, tenant_rate)
         self.metrics = ServiceMetrics()
+        self.historian = Historian(store, look_seconds=figures_seconds)
         self.is_leaving = False
         self._depths = Depths(store)
         self._queues: dict[tuple[str, str], Queue] = {}

@@ -14,6 +14,7 @@ from penstock.bulk import Action
 from penstock.core import bounds
 from penstock.core.codec import JsonText
 from penstock.core.commands import Duplicate, Leased, Parent, QueueView
+from penstock.core.cron import in_words, next_fires
 from penstock.core.job import Attempt, Cause, Change, Job, OnExhausted, OnParentFailure, Outcome, Status
 from penstock.core.limits import Rate
 from penstock.core.registry import AuditLine
@@ -41,6 +42,7 @@ Token = Annotated[str, Meta(pattern=NO_NUL, min_length=1, max_length=bounds.KEY_
 
 MOST_IN_BATCH = 10_000
 LONGEST_WAIT_SECONDS = 60
+NEXT_RUNS = 5
 
 
 def raw(text: JsonText | None) -> Raw | None:
@@ -444,6 +446,8 @@ class SettingsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1, le=bounds.LONGEST_LEASE_SECONDS)] | UnsetType = UNSET
     retention_seconds: Seconds | UnsetType = UNSET
     max_depth: Annotated[int, Meta(ge=1, le=bounds.MOST_DEPTH)] | UnsetType | None = UNSET
+    target_seconds: Annotated[float, Meta(ge=0.001, le=bounds.LONGEST_SECONDS)] | UnsetType = UNSET
+    """How long a job that is due may wait before the queue counts as late."""
     reason: Text | UnsetType | None = UNSET
 
 
@@ -469,14 +473,25 @@ class ScheduleAnswer(Struct, frozen=True):
     last_fire_at: Moment | None
     declared_by: str | None
     """The program in whose code it is declared, if it is."""
+    words: str
+    """What its cron expression says."""
+    next: list[Moment]
+    """The next fire times; none while it is paused."""
 
 
 def schedule_answer(schedule: Schedule) -> ScheduleAnswer:
     return ScheduleAnswer(
         schedule.name, schedule.cron, schedule.tz, schedule.missed, schedule.paused, schedule.job.type,
         schedule.job.queue, Raw(schedule.job.payload), schedule.next_fire_at, schedule.last_fire_at,
-        schedule.declared_by,
+        schedule.declared_by, in_words(schedule.cron), _next(schedule),
     )  # fmt: skip
+
+
+def _next(schedule: Schedule) -> list[datetime]:
+    first = schedule.next_fire_at
+    if first is None or schedule.paused:
+        return []
+    return [first, *next_fires(schedule.cron, schedule.tz, first, NEXT_RUNS - 1)]
 
 
 class SchedulesAnswer(Struct, frozen=True):
@@ -511,6 +526,8 @@ class FilterBody(Struct, frozen=True, forbid_unknown_fields=True):
     cause: Cause | UnsetType = UNSET
     created_from: Moment | UnsetType = UNSET
     created_before: Moment | UnsetType = UNSET
+    parents: Annotated[list[Id], Meta(max_length=bounds.MOST_PARENTS)] | UnsetType = UNSET
+    in_flow: bool | UnsetType = UNSET
 
 
 def conditions(body: Struct) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class MemoryStore(MemoryRegistry, MemoryFeed):
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         now = self._clock.now()
         lost = expired = pruned = 0
-        for tenant, machine in self._machines.items():
+        for tenant, machine in sorted(self._machines.items()):
             swept = machine.advance(now)
             lost, expired = lost + swept.lost, expired + swept.expired
             pruned += machine.prune(now, limit - pruned, exported_until)

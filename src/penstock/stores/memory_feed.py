@@ -68,6 +68,7 @@ def _event(cursor: str, kind: str, name: str, told: Record | Born, job: Job | No
     if isinstance(told, Attempt):
         return Event(
             cursor, told.ended_at, kind, name, told.outcome, queue, type_, told.status, told.number, told.worker,
-            error=told.error,
+            error=told.error, started_at=told.started_at,
+            ready_at=None if of_job is None or told.number != 1 else max(of_job.created_at, of_job.scheduled_at),
         )  # fmt: skip
     return Event(cursor, told.at, kind, name, told.verb, queue, type_, told.status, actor=told.actor)

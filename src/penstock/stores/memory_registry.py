@@ -18,6 +18,8 @@ _KEPT_FULL = timedelta(hours=1)
 
 
 class Allowance(Struct, frozen=True, gc=False):
+    """How far an allowance is used up."""
+
     remaining: float
     at: datetime
     full_at: datetime
@@ -118,6 +120,13 @@ class MemoryRegistry:
         found = list(islice(older, limit + 1))
         lines = tuple(line for _, line in found[:limit])
         return AuditPage(lines, str(found[limit - 1][0]) if len(found) > limit else None)
+
+    def _may_tidy(self, now: datetime) -> bool:
+        """Whether `_tidy` would find anything."""
+        entries = (entry for here in self._entries.values() for entry in here.values())
+        return any(_is_over(entry, now) for entry in entries) or any(
+            one.full_at + _KEPT_FULL <= now for one in self._allowances.values()
+        )
 
     def _tidy(self, now: datetime) -> None:
         """Remove entries whose time is over and allowances that have long been full again."""

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from penstock.core.codec import JsonText
 from penstock.core.commands import Leased
 from penstock.core.job import JobId, LeaseToken
+from penstock.presence import Doing
 
 
 class Stop(Enum):
@@ -74,6 +75,16 @@ class Hand:
 
     def __contains__(self, held: InHand) -> bool:
         return held.token in self._jobs
+
+    def doing(self, most: int) -> tuple[Doing, ...]:
+        """What runs, the longest first."""
+        running = sorted(
+            (held for held in self if held.task and not held.settling), key=lambda held: held.leased_at
+        )
+        jobs = (held.leased.job for held in running[:most])
+        return tuple(
+            Doing(job.id, job.type, job.queue, job.lease.taken_at) for job in jobs if job.lease is not None
+        )
 
     def add(self, held: InHand) -> None:
         self._jobs[held.token] = held

@@ -12,7 +12,9 @@ from importlib import metadata
 
 from msgspec.structs import replace
 
-from penstock.presence import Presence, hide, show
+from penstock.core.ports import cadence
+from penstock.core.wakeups import ORDERS, Bell
+from penstock.presence import Doing, Order, Presence, hide, read_order, show
 from penstock.queue import Queue
 from penstock.worker.proc import resident_bytes
 
@@ -35,35 +37,40 @@ class Showing:
         queues: Mapping[str, float],
         slots: int,
         stopping: asyncio.Event,
-        doing: Callable[[], tuple[int, int]],
+        doing: Callable[[], tuple[int, int, tuple[Doing, ...]]],
+        obey: Callable[[Order], None],
     ) -> None:
-        """`doing` tells how many handlers run and how many jobs are in reserve."""
+        """`doing` tells how many handlers run, how many jobs are in reserve, and what runs; `obey` hears what we are told."""
         self._queue = queue
         self._name = name
         self._queues = dict(queues)
         self._slots = slots
         self._stopping = stopping
         self._doing = doing
+        self._obey = obey
+        self._told: Order | None = None
         self._id = secrets.token_hex(16)
         self._first: Presence | None = None
         self._is_failing = False
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            told = self._stopping.is_set()
-            await self._try(self._show, PATIENCE_SECONDS)
-            if told:
-                await asyncio.sleep(EVERY_SECONDS)
-            else:
-                await self._until_stopping(EVERY_SECONDS)
+        every_seconds = EVERY_SECONDS * cadence(self._queue.store)
+        async with self._queue.store.wakeups.listen(self._queue.tenant, [ORDERS]) as bell:
+            while True:
+                told = self._stopping.is_set()
+                await self._try(self._meet, PATIENCE_SECONDS)
+                if told:
+                    await bell.wait(every_seconds)
+                else:
+                    await self._until_stopping(bell, every_seconds)
 
     async def hide(self) -> None:
         """Show it no longer. If that cannot be done soon it lapses by itself."""
         await self._try(lambda: hide(self._queue.store, self._queue.tenant, self._id), HIDE_SECONDS)
 
     async def _show(self) -> None:
-        queue, (running, reserved) = self._queue, self._doing()
+        queue, (running, reserved, jobs) = self._queue, self._doing()
         if self._first is None:
             self._first = Presence(
                 self._id, self._name, queue.tenant, self._queues, self._slots, running, reserved,
@@ -75,15 +82,33 @@ class Showing:
             reserved=reserved,
             memory_bytes=resident_bytes(),
             stopping=self._stopping.is_set(),
+            jobs=jobs,
+            quiet=self._told is Order.QUIET,
         )
-        await show(queue.store, queue.tenant, now, SHOWN_SECONDS)
+        await show(queue.store, queue.tenant, now, SHOWN_SECONDS * cadence(queue.store))
 
-    async def _until_stopping(self, seconds: float) -> None:
+    async def _meet(self) -> None:
+        await self._hear()
+        await self._show()
+
+    async def _hear(self) -> None:
+        """Do as we were told, if that is something new."""
+        order = await read_order(self._queue.store, self._queue.tenant, self._id)
+        if order is not None and order is not self._told:
+            self._told = order
+            logger.info("worker %s was told to %s", self._name, order)
+            self._obey(order)
+
+    async def _until_stopping(self, bell: Bell, seconds: float) -> None:
+        """Until it begins to stop, is told something, or has to show itself again."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        ringing = asyncio.create_task(bell.wait(seconds))
         try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+            await asyncio.wait([stopping, ringing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            ringing.cancel()
+            await asyncio.wait([stopping, ringing])
 
     async def _try(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Whatever happens, it is told once, and the worker works on."""

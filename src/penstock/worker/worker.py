@@ -21,6 +21,7 @@ from penstock.core.commands import Beat, Leased, LeaseJobs
 from penstock.core.errors import LeaseLost, NotFound, PenstockError
 from penstock.core.patterns import is_pattern, matching
 from penstock.core.wakeups import CANCELS, Bell
+from penstock.presence import MOST_DOING, Order
 from penstock.queue import Queue
 from penstock.stores.wakeups import Backoff
 from penstock.stores.wakeups.loop import end
@@ -105,6 +106,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._is_quiet = False
         self._unknown: set[str] = set()
         self._settling = Settling(queue, self.name, self.metrics, self._let_go)
         self._keeper = Keeper(self._hand, queue, self._on_beat, connect)
@@ -115,7 +117,8 @@ class Worker:
             self._weights,
             concurrency,
             self._stopping,
-            lambda: (self._running, len(self._reserve)),
+            lambda: (self._running, len(self._reserve), self._hand.doing(MOST_DOING)),
+            self._obey,
         )
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Any = None
@@ -177,6 +180,13 @@ class Worker:
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
+
+    def _obey(self, order: Order) -> None:
+        """Do what an operator wants of this worker."""
+        self._is_quiet = order is not Order.WORK
+        self._room.set()
+        if order is Order.STOP and not self._stopping.is_set():
+            self.stop()
 
     @property
     def is_stopping(self) -> bool:
@@ -288,7 +298,8 @@ class Worker:
             ahead = self._ahead = self._pace.ahead(time.monotonic())
             # Settling counts: a slow store slows leasing, instead of filling memory.
             room = self._concurrency + ahead - len(self._hand)
-            if room > 0 and (room >= ahead // 2 or self._running + len(self._reserve) < self._concurrency):
+            may_lease = room > 0 and not self._is_quiet
+            if may_lease and (room >= ahead // 2 or self._running + len(self._reserve) < self._concurrency):
                 return min(room, bounds.MOST_LEASED)
             self._room.clear()
             try:

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from penstock.core.errors import PenstockError
 from penstock.stores.log.backings import Objects, Tape, open_backing
+from penstock.stores.log.entry import read
 from penstock.stores.log.errors import Truncated
-from penstock.stores.log.segments import Parts
 from penstock.stores.log.snapshots import (
     KEPT_UNNAMED,
     Manifest,
@@ -41,6 +41,7 @@ from penstock.stores.log.snapshots import (
     TouchedMachine,
     touched_in,
 )
+from penstock.stores.log.state import Parts, State
 
 log = logging.getLogger(__name__)
 
@@ -261,23 +262,24 @@ async def tend(
             await process.stop()
 
 
+class _Followed:
+    """The state that readers have, too."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    @property
+    def parts(self) -> Parts:
+        return self._state.parts
+
+    def fold(self, number: int, data: bytes) -> None:
+        self._state.apply(number, read(self._name, number, data))
+
+
 def compactor(tape: Tape, objects: Objects, shard: str, rhythm: Rhythm | None = None) -> Compactor:
     """The compactor of a log of jobs."""
-    from penstock.stores.log.entry import read
-    from penstock.stores.log.state import State
-
-    class Folded:
-        def __init__(self, parts: Parts) -> None:
-            self._state = State(parts)
-
-        @property
-        def parts(self) -> Parts:
-            return self._state.parts
-
-        def fold(self, number: int, data: bytes) -> None:
-            self._state.apply(number, read(number, data) if data else None)
-
-    return Compactor(tape, objects, shard, Folded, rhythm)
+    return Compactor(tape, objects, shard, lambda parts: _Followed(State(parts), shard), rhythm)
 
 
 async def compact_once(url: str, shard: str, rhythm: Rhythm | None = None) -> Compacted:

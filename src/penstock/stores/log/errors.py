@@ -10,6 +10,7 @@ PenstockError
 ├── LogCorrupt              bytes that cannot have been written so
 ├── LogGap                  a number is missing
 ├── LogTooNew               written by a newer version
+├── LogStopped              an entry could not be applied here
 ├── StoreNotConditional     two writers of one key both won
 └── OpenedElsewhere         opened before a fork
 """
@@ -24,13 +25,13 @@ class OutcomeUnknown(StoreUnavailable):
 
     code = "outcome_unknown"
 
-    def __init__(self, store: str, what: str, seconds: float) -> None:
+    def __init__(self, store: str, what: str, why: str) -> None:
         PenstockError.__init__(
             self,
-            f"{what} was sent to {store} and not confirmed within {seconds:g} s; it may have taken effect or not",
+            f"{what} was sent to {store} and never confirmed ({why}); it may have taken effect or not",
             store=store,
             what=what,
-            seconds=seconds,
+            why=why,
         )
 
 
@@ -154,4 +155,18 @@ class OpenedElsewhere(PenstockError):
             store=store,
             opened_by=opened_by,
             pid=pid,
+        )
+
+
+class LogStopped(PenstockError):
+    """An entry could not be applied, so this process no longer knows how things stand. Report it; nothing was lost."""
+
+    code = "log_stopped"
+
+    def __init__(self, log: str, number: int, reason: str) -> None:
+        super().__init__(
+            f"entry {number:,} of {log} could not be applied ({reason}); this process stops rather than guess, please report it",
+            log=log,
+            number=number,
+            reason=reason,
         )

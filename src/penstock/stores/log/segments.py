@@ -7,9 +7,8 @@ asked for besides their payload. Restored, a state goes on exactly as the one th
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar
 
@@ -39,10 +38,10 @@ from penstock.core.registry import AuditLine, Entry, Insight
 from penstock.core.schedule import NO_ID, Schedule
 from penstock.core.settings import QueueSettings
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.state import Parts
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 FORMAT = 1
 _CRC_BYTES = 4
 _AT_ONCE = 500
@@ -50,26 +49,6 @@ _NONE = -1
 """Stands for no time at all, and for the name None."""
 
 Row = TypeVar("Row", bound=Struct)
-
-
-@dataclass
-class Parts:
-    """Everything that one state holds, as the memory store keeps it."""
-
-    now: datetime = BEGINNING
-    """The state's time: the greatest that any entry applied so far carried."""
-    number: int = 0
-    """The entry applied last."""
-    machines: dict[str, Machine] = field(default_factory=dict)
-    entries: dict[tuple[str, str], dict[str, Entry]] = field(default_factory=dict)
-    allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
-    insights: dict[tuple[str, str], Insight] = field(default_factory=dict)
-    offices: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    new_machine: Callable[[str], Machine] = Machine
-    name: str = ""
-    """What tells this log from every other: who wrote its first entry. Cursors of the feed carry it."""
-    writers: dict[bytes, int] = field(default_factory=dict)
-    """The last batch of each writer, in the order in which they last wrote."""
 
 
 def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:

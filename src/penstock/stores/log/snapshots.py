@@ -30,7 +30,7 @@ from penstock.core.ordering import Lane
 from penstock.stores.log import segments
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
-from penstock.stores.log.segments import Parts
+from penstock.stores.log.state import Parts
 
 FORMAT = 1
 JOBS_PER_SEGMENT = 10_000

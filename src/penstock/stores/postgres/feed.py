@@ -84,4 +84,5 @@ def _to_event(row: Row, feed: str) -> Event:
     return Event(
         _Place(feed, row["xid"], row["seq"], row["id"]).cursor, row["at"], row["kind"], row["name"], row["what"],
         row["queue"], row["type"], status, row["attempt"], row["worker"], row["actor"], row["error"],
+        row["started_at"], row["ready_at"],
     )  # fmt: skip

@@ -15,6 +15,7 @@ from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.stores.postgres import rows
 from penstock.stores.postgres.connected import Connected
+from penstock.stores.postgres.health import Health, health
 from penstock.stores.postgres.rules import sql
 
 
@@ -68,6 +69,15 @@ class Reading(Connected):
         where("cause = {}", filter.cause)
         where("created_at >= {}", filter.created_from)
         where("created_at < {}", filter.created_before)
+        # Arrays, so that a few children are looked up and not all jobs gone through.
+        where(
+            "id = ANY (ARRAY(SELECT child_id FROM penstock.edge WHERE tenant = $1 AND parent_id = ANY ({}::uuid[])))",
+            list(filter.parents) or None,
+        )
+        if filter.in_flow:
+            conditions.append(
+                "EXISTS (SELECT FROM penstock.edge e WHERE e.tenant = $1 AND e.child_id = job_now.id)"
+            )
         statement = f"SELECT * FROM penstock.job_now WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT {limit + 1}"
         jobs = tuple(rows.to_job(row) for row in await self._fetch(statement, *values))
         return Page(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
@@ -93,6 +103,10 @@ class Reading(Connected):
 
     async def schedules(self, tenant: str) -> list[Schedule]:
         return await self._reach(lambda connection: self._schedules(connection, tenant))
+
+    async def health(self) -> Health:
+        """How the database is, for those who look after it."""
+        return await self._reach(health)
 
     async def next_at(self, tenant: str, queues: Sequence[str]) -> datetime | None:
         found = await self._fetch(sql("next_at"), tenant, queues, self._given_now())

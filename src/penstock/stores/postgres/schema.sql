@@ -866,7 +866,7 @@ END
 $function$;
 
 CREATE OR REPLACE FUNCTION penstock.events(of_tenant text, after_xid bigint, after_seq bigint, after_id uuid, horizon bigint, most integer)
- RETURNS TABLE(xid bigint, seq bigint, id uuid, at timestamp with time zone, kind text, name text, what text, queue text, type text, status text, attempt integer, worker text, actor text, error text)
+ RETURNS TABLE(xid bigint, seq bigint, id uuid, at timestamp with time zone, kind text, name text, what text, queue text, type text, status text, attempt integer, worker text, actor text, error text, started_at timestamp with time zone, ready_at timestamp with time zone)
  LANGUAGE plpgsql
  STABLE
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -889,19 +889,20 @@ BEGIN
         beyond := least(lowest + width, horizon);
         RETURN QUERY
         SELECT e.xid, e.seq, e.id, e.at, e.kind, e.name, e.what, coalesce(e.queue, j.queue), coalesce(e.type, j.type),
-               e.status, e.attempt, e.worker, e.actor, e.error
+               e.status, e.attempt, e.worker, e.actor, e.error, e.started_at,
+               CASE e.attempt WHEN 1 THEN greatest(j.created_at, j.scheduled_at) END
         FROM (
             -- IS TRUE: of the indexes only the one on `xid` may be taken.
             (SELECT j.xid, 0::bigint AS seq, j.id, j.created_at AS at, 'job'::text AS kind, j.id::text AS name, 'enqueued'::text AS what,
                     j.queue, j.type, NULL::text AS status, NULL::integer AS attempt, NULL::text AS worker, NULL::text AS actor,
-                    NULL::text AS error, NULL::uuid AS job_id
+                    NULL::text AS error, NULL::uuid AS job_id, NULL::timestamptz AS started_at
              FROM penstock.job j
              WHERE (j.tenant = of_tenant) IS TRUE AND j.xid >= lowest AND j.xid < beyond
                AND (j.xid, 0, j.id) > (after_xid, after_seq, after_id)
              ORDER BY j.xid, j.id LIMIT most)
             UNION ALL
             (SELECT a.xid, a.seq, nobody, a.ended_at, 'job', a.job_id::text, a.outcome,
-                    NULL, NULL, a.status, a.number, a.worker, NULL, a.error, a.job_id
+                    NULL, NULL, a.status, a.number, a.worker, NULL, a.error, a.job_id, a.started_at
              FROM penstock.attempt a
              WHERE (a.tenant = of_tenant) IS TRUE AND a.xid >= lowest AND a.xid < beyond
                AND (a.xid, a.seq) > (after_xid, after_seq)
@@ -909,7 +910,7 @@ BEGIN
             UNION ALL
             (SELECT c.xid, c.seq, nobody, c.at, c.kind, c.name, c.verb,
                     CASE c.kind WHEN 'queue' THEN c.name END, NULL, c.status, NULL, NULL, c.actor, NULL,
-                    CASE c.kind WHEN 'job' THEN c.name::uuid END
+                    CASE c.kind WHEN 'job' THEN c.name::uuid END, NULL
              FROM penstock.change c
              WHERE (c.tenant = of_tenant) IS TRUE AND c.xid >= lowest AND c.xid < beyond
                AND (c.xid, c.seq) > (after_xid, after_seq)
@@ -917,7 +918,8 @@ BEGIN
             ORDER BY 1, 2, 3 LIMIT most
         ) e
         -- LIMIT keeps it a look-up per event, in the one partition that the job's id belongs to.
-        LEFT JOIN LATERAL (SELECT j.queue, j.type FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = e.job_id LIMIT 1) j ON true
+        LEFT JOIN LATERAL (SELECT j.queue, j.type, j.created_at, j.scheduled_at FROM penstock.job j WHERE j.tenant = of_tenant AND j.id = e.job_id LIMIT 1) j
+            ON true
         ORDER BY e.xid, e.seq, e.id;
         GET DIAGNOSTICS found = ROW_COUNT;
         most := most - found;
