@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from penstock import connect
+from penstock.cli.main import main
 from penstock.core.commands import Ack, Filter, LeaseJobs
-from penstock.core.job import Job, LeaseToken, NewJob
+from penstock.core.job import Job, LeaseToken, NewJob, Status
 from penstock.stores.log import snapshots
+from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
-from penstock.stores.log.compacting import Compactor, Rhythm, succeeding
+from penstock.stores.log.compacting import Compactor, CompactorProcess, Rhythm, compact_once, succeeding
 from penstock.stores.log.errors import Truncated
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
 from penstock.stores.log.state import Parts
@@ -246,3 +252,80 @@ class TestWatermark:
         assert manifest.retired == {"h1": START + HOUR}
         assert "h1" in succeeding(manifest, Snapshot(30, "h3"), START + DAY, DAY).retired
         assert "h1" not in succeeding(manifest, Snapshot(30, "h3"), START + 2 * DAY, DAY).retired
+
+
+class TestOnAFolder:
+    """With real files and real processes."""
+
+    async def test_who_opens_it_later_has_everything_back(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/log"
+        queue = connect(url)
+        first = [await queue.enqueue("email.send", {"n": n}) for n in range(6)]
+        [leased] = await queue.lease(worker="w1")
+        assert (await compact_once(url, "s00")).wrote
+        await queue.ack(leased, {"sent": True})
+        await queue.close()
+        again = connect(url)
+        try:
+            assert [job.id for job in (await again.find()).jobs] == [one.id for one in reversed(first)]
+            assert (await again.get(leased.id)).status is Status.SUCCEEDED
+            assert [one.id for one in await again.lease(worker="w1", limit=10)] == [
+                one.id for one in first[1:]
+            ]
+        finally:
+            await again.close()
+        assert not (await compact_once(url, "s00", Rhythm(retention=DAY))).watermark
+
+    async def test_the_command_says_what_it_did(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/log"
+        queue = connect(url)
+        await queue.enqueue("email.send")
+        await queue.close()
+        done = await asyncio.to_thread(CliRunner().invoke, main, ["compact", url, "--output", "json"])
+        assert done.exit_code == 0, done.output
+        assert msgspec.json.decode(done.stdout) == {
+            "number": 1,
+            "wrote": True,
+            "watermark": 0,
+            "deleted": 0,
+        }
+        refused = await asyncio.to_thread(CliRunner().invoke, main, ["compact", "memory://"])
+        assert refused.exit_code == 2
+        assert "memory://" in refused.stderr
+
+    async def test_its_process_compacts_and_ends_when_told(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/log"
+        queue = connect(url)
+        await queue.enqueue("email.send")
+        process = await CompactorProcess.start(url, "s00", Rhythm(entries=1, poll_seconds=0.02))
+        backing = open_backing(url)
+        async with asyncio.timeout(60):
+            while await Snapshots(backing.objects, "s00").manifest() is None:  # noqa: ASYNC110 — in another process
+                await asyncio.sleep(0.02)
+            assert await process.stop() == 0
+        await backing.close()
+        await queue.close()
+
+    async def test_its_process_ends_with_a_parent_that_is_killed(self, tmp_path: Path) -> None:
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PARENT, f"file://{tmp_path}/log", stdout=asyncio.subprocess.PIPE
+        )
+        assert parent.stdout is not None
+        async with asyncio.timeout(60):
+            assert int(await parent.stdout.readline()) > 0
+            parent.kill()
+            await parent.wait()
+            assert await parent.stdout.read() == b""  # the child has it too, and closes it by ending
+
+
+PARENT = """
+import asyncio, sys
+from penstock.stores.log.compacting import CompactorProcess
+
+async def main():
+    process = await CompactorProcess.start(sys.argv[1], "s00")
+    print(process.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
