@@ -130,7 +130,7 @@ def inside(machine: Machine) -> dict[str, Any]:
     """What decides how a machine goes on, but for the order in which it would find that out."""
     ledger = machine.ledger
     return {
-        "jobs": dict(ledger.jobs),
+        "jobs": {job_id: ledger.jobs[job_id] for job_id in ledger.jobs},
         "trails": dict(ledger.trails),
         "lanes": list(ledger.lanes),
         "settings": [lane.settings for lane in ledger.lanes.values()],

@@ -27,9 +27,11 @@ MOST_TOLD = 100_000
 class Ledger:
     """What the machine knows. `keep` is the one place where a job is stored; what follows from a move is `move`."""
 
-    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
+    def __init__(
+        self, tenant: str, lane_class: type[Lane] = Lane, jobs: dict[JobId, Job] | None = None
+    ) -> None:
         self.tenant = tenant
-        self.jobs: dict[JobId, Job] = {}
+        self.jobs: dict[JobId, Job] = {} if jobs is None else jobs
         self.lanes: dict[str, Lane] = {}
         self.trails: dict[tuple[str, str], list[Record]] = {}
         self.audited: deque[tuple[int, AuditLine]] = deque(maxlen=MOST_AUDITED)

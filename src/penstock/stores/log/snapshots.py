@@ -24,12 +24,12 @@ from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys, Request
-from penstock.core.ledger import Ledger
 from penstock.core.machine import Machine
 from penstock.core.ordering import Lane
 from penstock.stores.log import segments
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.packing import PackedLedger, PackedMachine
 from penstock.stores.log.state import Parts
 
 FORMAT = 1
@@ -402,7 +402,7 @@ class TouchedKeys(Keys):
             self._touched.add(job_id)
 
 
-class TouchedLedger(Ledger):
+class TouchedLedger(PackedLedger):
     """A ledger that knows which jobs were touched since somebody last asked."""
 
     def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
@@ -424,7 +424,7 @@ class TouchedLedger(Ledger):
         super().remove(job)
 
 
-class TouchedMachine(Machine):
+class TouchedMachine(PackedMachine):
     """The compactor's machine."""
 
     ledger_class = TouchedLedger
