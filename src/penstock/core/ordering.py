@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from heapq import heappop, heappush
 
-from penstock.core.groups import Entry, Group, KeyUse, Order, Turns
+from penstock.core.groups import Entry, Group, KeyUse, Order, Place, Turns
 from penstock.core.job import Job, JobId, Status
 from penstock.core.settings import QueueSettings
 from penstock.core.timers import Timers
@@ -158,7 +158,7 @@ class Lane:
         if asked.ordering_key is not None:
             order = self._orders[asked.ordering_key]
             order.running, order.admitted = job.id, None
-        if group.heap and group.heap[0][2] == job.id:
+        if group.heap and group.heap[0].job_id == job.id:
             heappop(group.heap)
         else:
             self._stale += 1  # somebody chose another than the first
@@ -199,7 +199,7 @@ class Lane:
             if (
                 job is not None
                 and self._may_be_first(job, entry[2], now)
-                and group.heap[0][2] == job.id
+                and group.heap[0].job_id == job.id
                 and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
             ):
                 return job
@@ -276,7 +276,7 @@ class Lane:
             entry is group.entry
             and job is not None
             and self._may_be_first(job, run_at, now)
-            and group.heap[0][2] == job_id
+            and group.heap[0].job_id == job_id
             and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
         )
         return True if is_sound else None
@@ -362,7 +362,7 @@ class Lane:
     def _ready(self, job: Job, now: datetime) -> None:
         asked = job.asked
         group = self._groups.get(asked.key) or self._group(asked.key)
-        entry = (-asked.priority, job.run_at, asked.id)
+        entry = Place(-asked.priority, job.run_at, asked.id)
         heappush(group.heap, entry)
         if group.heap[0] is entry:
             self._list(group, now)
@@ -379,8 +379,8 @@ class Lane:
         """Put a group where it belongs in the rotation, by its first job, or take it out."""
         heap = group.heap
         while heap:
-            job = self._jobs.get(heap[0][2])
-            if job is not None and self._may_be_first(job, heap[0][1], now):
+            job = self._jobs.get(heap[0].job_id)
+            if job is not None and self._may_be_first(job, heap[0].run_at, now):
                 break
             heappop(heap)
             if (
@@ -396,7 +396,7 @@ class Lane:
             group.entry = None
             self._wake_when_open(group, now)
         else:
-            priority, run_at, job_id = heap[0]
+            priority, run_at, job_id = heap[0].rank, heap[0].run_at, heap[0].job_id
             turn = group.turn if self.settings.fair else 0
             if group.entry is None or group.entry[:4] != (priority, turn, run_at, job_id):
                 self._listed += 1
@@ -495,7 +495,9 @@ class Lane:
             return
         self._stale = 0
         for group in list(self._groups.values()):
-            group.heap = sorted({entry for entry in group.heap if self._is_queued(entry[1], entry[2])})
+            group.heap = sorted(
+                {entry for entry in group.heap if self._is_queued(entry.run_at, entry.job_id)}
+            )
             self._list(group, now)  # a sorted list is a heap
         for order in self._orders.values():
             order.heap = sorted({entry for entry in order.heap if self._in_order(entry[1])})
