@@ -314,12 +314,12 @@ def feed_segment(told: Iterable[tuple[str, str, Record | Born]]) -> bytes:
     return _sealed((list(pool.names), list(pool.times), rows))
 
 
-def restore_feed(machine: Machine, data: bytes) -> None:
-    """Take back what `feed_segment` gave, in the same order; the oldest leave as they always do."""
+def restore_feed(machine: Machine, data: bytes) -> Iterator[None]:
+    """Take back what `feed_segment` gave, some at a time, in the same order; the oldest leave as they always do."""
     segment = _opened(data, _Feed)
     known = _Known(segment.names, segment.times)
     names, times = known.names, known.times
-    for one in segment.told:
+    for place, one in enumerate(segment.told, 1):
         row = one.record
         told = (
             Born(times[row.at], names[row.queue], names[row.what])
@@ -327,6 +327,8 @@ def restore_feed(machine: Machine, data: bytes) -> None:
             else _record(row, JobId(one.name), known)
         )
         machine.ledger.told.append((names[one.kind], one.name, told))
+        if place % _AT_ONCE == 0:
+            yield
 
 
 class _AuditRow(Struct, array_like=True, gc=False):
@@ -351,13 +353,15 @@ def audit_segment(audited: Iterable[tuple[int, AuditLine]]) -> bytes:
     return _sealed((list(pool.names), list(pool.times), rows))
 
 
-def restore_audit(machine: Machine, data: bytes) -> None:
+def restore_audit(machine: Machine, data: bytes) -> Iterator[None]:
     segment = _opened(data, _Audit)
     known = _Known(segment.names, segment.times)
-    for row in segment.lines:
+    for place, row in enumerate(segment.lines, 1):
         change = _record(row.change, JobId(row.name), known)
         assert isinstance(change, Change)
         machine.ledger.audited.append((row.number, AuditLine(known.names[row.kind], row.name, change)))
+        if place % _AT_ONCE == 0:
+            yield
 
 
 # ── The rest ──────────────────────────────────────────────────────────────────────────────────────

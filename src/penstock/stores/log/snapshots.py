@@ -219,8 +219,8 @@ class Snapshots:
                     for run in runs:
                         if (data := await fetched(run.name)) is None:
                             return False
-                        restore(machine, data)
-                        await asyncio.sleep(0)
+                        for _ in restore(machine, data):
+                            await asyncio.sleep(0)
         finally:
             for task in ahead.values():
                 task.cancel()
