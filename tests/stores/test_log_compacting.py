@@ -22,7 +22,14 @@ from penstock.core.job import Job, LeaseToken, NewJob, Status
 from penstock.stores.log import snapshots
 from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
-from penstock.stores.log.compacting import Compactor, CompactorProcess, Rhythm, compact_once, succeeding
+from penstock.stores.log.compacting import (
+    Compactor,
+    CompactorProcess,
+    Rhythm,
+    Tended,
+    compact_once,
+    succeeding,
+)
 from penstock.stores.log.errors import Truncated
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
 from penstock.stores.log.state import Parts
@@ -305,6 +312,26 @@ class TestOnAFolder:
             assert await process.stop() == 0
         await backing.close()
         await queue.close()
+
+    async def test_who_sweeps_again_and_again_keeps_it_going(self, tmp_path: Path) -> None:
+        tended = Tended(f"file://{tmp_path}/log", "s00")
+        await tended.keep_going()
+        none = tended.process  # a single sweep may be anybody's
+        await tended.keep_going()
+        first = tended.process
+        await tended.keep_going()
+        same = tended.process
+        assert none is None
+        assert first is not None
+        assert same is first
+        async with asyncio.timeout(60):
+            await first.stop()
+            await tended.keep_going()
+            second = tended.process
+            await tended.close()
+        assert second is not None
+        assert second is not first
+        assert not second.is_running
 
     async def test_its_process_ends_with_a_parent_that_is_killed(self, tmp_path: Path) -> None:
         parent = await asyncio.create_subprocess_exec(

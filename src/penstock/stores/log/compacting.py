@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 1000
 MARKS_PER_RETENTION = 48
+LAPSES_SECONDS = 900
+"""After so long without a sweep, another program does them and has a compactor of its own."""
 
 
 class Rhythm(Struct, frozen=True):
@@ -233,33 +235,48 @@ class CompactorProcess:
     def is_running(self) -> bool:
         return self._process.returncode is None
 
-    async def stop(self) -> int:
-        """Let it end what it is at, and wait for that."""
+    def end(self) -> None:
+        """Let it end when it has done what it is at."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    async def stop(self) -> int:
+        """Let it end, and wait for that."""
+        self.end()
         return await self._process.wait()
 
 
-async def tend(
-    lead: Callable[[], Awaitable[bool]],
-    start: Callable[[], Awaitable[CompactorProcess]],
-    stopped: asyncio.Event,
-    seconds: float = 200,
-) -> None:
-    """Keep the compactor going as long as we hold the office, and start it again should it die."""
-    process: CompactorProcess | None = None
-    try:
-        while not stopped.is_set():
-            if await lead():
-                if process is None or not process.is_running:
-                    process = await start()
-            elif process is not None:
-                await process.stop()
-                process = None
-            await _wait(stopped, seconds)
-    finally:
-        if process is not None:
-            await process.stop()
+class Tended:
+    """The compactor of a log, kept going by whoever sweeps: of all programs that is the one whose scheduler leads."""
+
+    def __init__(self, url: str, shard: str, rhythm: Rhythm | None = None) -> None:
+        self._url = url
+        self._shard = shard
+        self._rhythm = rhythm
+        self._sweeps = 0
+        self._process: CompactorProcess | None = None
+        self._lapsing: asyncio.TimerHandle | None = None
+
+    @property
+    def process(self) -> CompactorProcess | None:
+        return self._process
+
+    async def keep_going(self) -> None:
+        """Called with each sweep. One sweep alone may be anybody's; who does it again leads."""
+        self._sweeps += 1
+        if self._sweeps < 2:
+            return
+        if self._process is None or not self._process.is_running:
+            self._process = await CompactorProcess.start(self._url, self._shard, self._rhythm)
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+        self._lapsing = asyncio.get_running_loop().call_later(LAPSES_SECONDS, self._process.end)
+
+    async def close(self) -> None:
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+        if self._process is not None:
+            await self._process.stop()
 
 
 class _Followed:

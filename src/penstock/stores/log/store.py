@@ -36,6 +36,7 @@ from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, 
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.stores.log.backings import Backing, Tape
+from penstock.stores.log.compacting import Tended
 from penstock.stores.log.entry import write
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
 from penstock.stores.log.snapshots import Snapshots
@@ -51,11 +52,17 @@ class LogStore:
     """Jobs in a log. Every process that opens it holds all of them in memory."""
 
     def __init__(
-        self, open: Callable[[], Awaitable[Source]], *, name: str = "the log", cadence: float = 1.0
+        self,
+        open: Callable[[], Awaitable[Source]],
+        *,
+        name: str = "the log",
+        cadence: float = 1.0,
+        compactor: Tended | None = None,
     ) -> None:
         self.cadence = cadence
         """How many times more seldom than elsewhere an idle program should ask: here each request may cost money."""
         self._log = Log(name, open)
+        self._compactor = compactor
 
     @classmethod
     def at(cls, backing: Backing, **options: Any) -> LogStore:
@@ -171,6 +178,8 @@ class LogStore:
         return True if seconds > 0 and left > seconds / 2 else None
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
+        if self._compactor is not None:
+            await self._compactor.keep_going()
         await self._log.follow()
         if not self._log.state.may_sweep(await self._log.now(), exported_until):
             return Swept()
@@ -263,6 +272,8 @@ class LogStore:
         return events
 
     async def close(self) -> None:
+        if self._compactor is not None:
+            await self._compactor.close()
         await self._log.close()
 
     async def _look(self, tenant: str | None, read: Callable[[State], Coroutine[Any, Any, Any]]) -> Any:
