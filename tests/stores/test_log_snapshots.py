@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any, ClassVar
 
@@ -16,10 +17,12 @@ from penstock.core.machine import Machine
 from penstock.core.registry import Audited, Insight, PutEntry, Spend
 from penstock.stores.log import snapshots
 from penstock.stores.log.backings.memory import MemoryObjects
+from penstock.stores.log.errors import LogCorrupt, LogTooNew
 from penstock.stores.log.segments import held_by
-from penstock.stores.log.snapshots import Manifest, Snapshots, TouchedMachine, touched_in
+from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TouchedMachine, touched_in
+from penstock.stores.log.state import Parts
 from penstock.stores.memory import MemoryStore
-from penstock.testing import START, FakeClock
+from penstock.testing import START, FakeClock, make_job
 from support.differential import TENANTS, Differential
 
 SOME = settings(
@@ -156,3 +159,88 @@ def inside(machine: Machine) -> dict[str, Any]:
 
 def test_a_store_that_was_saved_and_restored_answers_as_the_state_machine_does() -> None:
     run_state_machine_as_test(Restored, settings=SOME)
+
+
+async def saved(objects: MemoryObjects, jobs: int = 12) -> tuple[Snapshots, MemoryStore]:
+    """A snapshot of a store with some jobs."""
+    store = MemoryStore(FakeClock())
+    await store.enqueue("acme", [make_job() for _ in range(jobs)])
+    kept = Snapshots(objects, "s00")
+    written = await kept.write(held_by(store, START, 7), None)
+    await kept.publish(Manifest("log", snapshot=written), None)
+    return kept, store
+
+
+class TestLoading:
+    async def test_a_log_without_a_snapshot_has_nothing_to_load(self) -> None:
+        parts = Parts()
+        assert await Snapshots(MemoryObjects(), "s00").load(parts) is None
+        assert parts == Parts()
+
+    async def test_a_segment_that_is_missing_is_told(self) -> None:
+        objects = MemoryObjects()
+        kept, _ = await saved(objects)
+        [first, *_] = await objects.list("s00/seg")
+        await objects.delete([first.key])
+        with pytest.raises(LogCorrupt, match="not there"):
+            await kept.load(Parts())
+
+    async def test_a_segment_that_is_damaged_is_told(self) -> None:
+        objects = MemoryObjects()
+        kept, _ = await saved(objects)
+        for found in await objects.list("s00/seg"):
+            there = await objects.read(found.key)
+            assert there is not None
+            data = bytearray(there[0])
+            data[len(data) // 2] ^= 1
+            await objects.replace(found.key, bytes(data), there[1])
+        with pytest.raises(LogCorrupt, match="checksum"):
+            await kept.load(Parts())
+
+    async def test_a_manifest_of_a_newer_version_is_told(self) -> None:
+        objects = MemoryObjects()
+        await objects.replace("s00/manifest", b'{"fmt": 99, "new": []}', None)
+        with pytest.raises(LogTooNew):
+            await Snapshots(objects, "s00").manifest()
+
+    async def test_it_starts_over_when_the_watermark_has_passed_it_meanwhile(self) -> None:
+        objects = MemoryObjects()
+        kept, store = await saved(objects)
+
+        class Overtaken(Snapshots):
+            """While the first snapshot is loaded another is made, and the entries between the two are let go."""
+
+            overtaken = False
+
+            async def _fill(self, parts: Parts, snapshot: Snapshot) -> bool:
+                complete = await super()._fill(parts, snapshot)
+                if not self.overtaken:
+                    self.overtaken = True
+                    await store.enqueue("acme", [make_job()])
+                    written = await kept.write(held_by(store, START, 9), None)
+                    found = await kept.manifest()
+                    assert found is not None
+                    await kept.publish(Manifest("log", snapshot=written, watermark=8), found[1])
+                return complete
+
+        parts = Parts()
+        await Overtaken(objects, "s00").load(parts)
+        assert parts.number == 9
+        assert len(parts.machines["acme"].ledger.jobs) == 13
+
+    async def test_others_have_their_turn_while_it_loads(self) -> None:
+        """What was saved in many pieces is taken in piece by piece."""
+        objects = MemoryObjects()
+        kept, _ = await saved(objects, jobs=40)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        await kept.load(Parts())
+        task.cancel()
+        assert turns >= 8 + 6  # segments of five jobs, and of seven events

@@ -36,6 +36,7 @@ FORMAT = 1
 JOBS_PER_SEGMENT = 10_000
 TOLD_PER_SEGMENT = 10_000
 FETCHED_AT_ONCE = 32
+FROZEN_FROM = 10_000
 KEPT_UNNAMED = timedelta(days=1)
 """How long a segment stays that no manifest names any more, or that none has named yet."""
 
@@ -221,6 +222,7 @@ class Snapshots:
                             return False
                         for _ in restore(machine, data):
                             await asyncio.sleep(0)
+                        await asyncio.sleep(0)
         finally:
             for task in ahead.values():
                 task.cancel()
@@ -384,7 +386,7 @@ def _empty(parts: Parts) -> None:
 
 def _settle_in(parts: Parts) -> None:
     """What was loaded is here to stay: let the garbage collector not stop everything to go through it again and again."""
-    if sum(len(machine.ledger.jobs) for machine in parts.machines.values()) > JOBS_PER_SEGMENT:
+    if sum(len(machine.ledger.jobs) for machine in parts.machines.values()) > FROZEN_FROM:
         gc.freeze()
 
 
