@@ -95,21 +95,23 @@ class Ledger:
 
     def take_back(self, jobs: Sequence[Job], now: datetime) -> None:
         """Take some of the jobs as they stand; when all are here, `count_waiting` says what they wait for."""
-        self.jobs.update((job.id, job) for job in jobs)
+        self.jobs.update([(job.asked.id, job) for job in jobs])
         for job in jobs:
-            lane = self.lane(job.queue)
-            lane.counts[job.status] += 1
+            asked, status = job.asked, job.status
+            lane = self.lanes.get(asked.queue) or self.lane(asked.queue)
+            lane.counts[status] += 1
             lane.restored(job, now)
-            self.flow.link(job.asked)
-            self.catalogue.add(job.id)
-            if job.status in ACTIVE:
-                self.keys.hold(job.asked)
+            self.catalogue.add(asked.id)
+            if asked.parents:
+                self.flow.link(asked)
+            if asked.unique_key is not None and status in ACTIVE:
+                self.keys.hold(asked)
             if job.lease is not None:
-                self.leases.set(job.lease.expires_at, job.id)
+                self.leases.set(job.lease.expires_at, asked.id)
             if job.expires_at is not None:
-                self.deadlines.set(job.expires_at, job.id)
-            if job.status in FINISHED and job.ended_at is not None:
-                self.ended[job.queue].set(job.ended_at, job.id)
+                self.deadlines.set(job.expires_at, asked.id)
+            if job.ended_at is not None and status in FINISHED:
+                self.ended[asked.queue].set(job.ended_at, asked.id)
 
     def count_waiting(self, jobs: Iterable[Job]) -> None:
         """Count the parents that jobs taken back still wait for."""

@@ -88,10 +88,11 @@ class Lane:
 
     def restored(self, job: Job, now: datetime) -> None:
         """A job was in this queue all along: nothing of its rates and turns is used up by saying so."""
-        ordering_key = job.asked.ordering_key
         if job.status is Status.QUEUED:
             self.joined(job, None, now)
-        elif job.status is Status.RUNNING:
+            return
+        ordering_key = job.asked.ordering_key
+        if job.status is Status.RUNNING:
             self.running += 1
             group = self._group(job.asked.key)
             group.running += 1

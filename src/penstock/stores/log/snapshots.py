@@ -35,7 +35,8 @@ from penstock.stores.log.state import Parts
 FORMAT = 1
 JOBS_PER_SEGMENT = 10_000
 TOLD_PER_SEGMENT = 10_000
-FETCHED_AT_ONCE = 32
+FETCHED_AHEAD = 8
+"""Segments on their way while one is taken in: what is read in bulk and let go leaves holes in our memory."""
 FROZEN_FROM = 10_000
 KEPT_UNNAMED = timedelta(days=1)
 """How long a segment stays that no manifest names any more, or that none has named yet."""
@@ -200,7 +201,7 @@ class Snapshots:
             fetch(1)
             return data
 
-        fetch(FETCHED_AT_ONCE)
+        fetch(FETCHED_AHEAD)
         try:
             if (head := await fetched(snapshot.head)) is None:
                 return False
