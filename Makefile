@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := .bench-venv
 LAKE   := $(VENV)/.lake
+UI     := src/penstock/server/static/.stamp
 
 # The newest PostgreSQL that the system has, and what is worth running on it besides our own.
 SYSTEM_PG    = $(lastword $(shell ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V))
@@ -13,39 +14,49 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
                tests/stores/test_migrate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lake system check format schema openapi bench lock clean
+.PHONY: help run ui test lake system check format schema openapi bench lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(READY) ## set up and run everything: database, service, worker, scheduler
+run: $(READY) $(UI) ## set up and run everything: database, service, worker, scheduler
 	@$(BIN)/penstock dev $(ARGS)
 
-test: $(READY) $(LAKE) ## set up and run all tests
+ui: $(READY) $(UI) ## build the dashboard's page, if its sources have changed
+
+test: $(READY) $(UI) $(LAKE) ## set up and run all tests
 	@echo "→ tests"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/lake $(ARGS)
 	@$(if $(ARGS),,echo "→ tests of the lake, one Spark for all" && $(BIN)/python -m pytest tests/lake)
 
-lake: $(LAKE) ## add Spark, and make a lake of a made-up month
+lake: $(LAKE) ## add Spark, make a lake of a made-up month, and show it
 	@$(BIN)/penstock lake demo $(ARGS)
 	@$(BIN)/penstock lake status --lake .penstock/demo-lake --output table
+	@echo
+	@$(BIN)/penstock lake show --lake .penstock/demo-lake
 
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
 	@echo "→ tests on $$($(SYSTEM_PG)/postgres --version)"
 	@PENSTOCK_PG_BIN=$(SYSTEM_PG) $(BIN)/python -m pytest $(ON_POSTGRES) -k "not memory and not planted" $(ARGS)
 
-check: $(READY) $(LAKE) ## lint, format, types, and which module may import which
+check: $(READY) $(UI) $(LAKE) ## lint, format, types, and which module may import which
 	@echo "→ ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@echo "→ mypy --strict"
 	@$(BIN)/mypy
+	@echo "→ tsc"
+	@$(BIN)/python frontend/hook.py check
 	@echo "→ import-linter"
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 format: $(READY) ## format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+# The hash of the sources decides, not their times: a fresh checkout of what is built already builds nothing.
+$(UI): $(wildcard frontend/*.* frontend/src/*.* frontend/src/*/*.*) docs/openapi.json | $(READY)
+	@$(BIN)/python frontend/hook.py
 
 schema: $(READY) ## write down the PostgreSQL schema after all migrations
 	@$(BIN)/python -m penstock.stores.postgres.snapshot

@@ -117,7 +117,10 @@ class Access:
             raise Unauthorized("no token was sent")
         if len(secret) > _MOST_CHARS:
             raise Unauthorized(_NOT_KNOWN)
-        digest = _digest(secret)
+        return await self.check_digest(digest_of(secret))
+
+    async def check_digest(self, digest: str) -> Token:
+        """The same, for whoever keeps a secret's digest: a session goes on for as long as its token does."""
         found, until = self._good.get(digest) or self._bad.get(digest) or (None, 0.0)
         if monotonic() >= until:
             found = await self._look_up(digest)
@@ -300,7 +303,7 @@ class Access:
 
     async def _known(self, tenant: str, secret: str) -> Token | None:
         """The token that a secret belongs to, if there is one; it must not be another tenant's."""
-        found = await self._store.entries(None, KIND, [_digest(secret)])
+        found = await self._store.entries(None, KIND, [digest_of(secret)])
         if any(entry.tenant != tenant for entry in found):
             raise InvalidInput("secret", "not be in use by another tenant", f"{len(secret)} characters")
         return _token(found[0]) if found else None
@@ -318,7 +321,7 @@ def _new_id() -> str:
     return f"tok_{secrets.token_hex(8)}"
 
 
-def _digest(secret: str) -> str:
+def digest_of(secret: str) -> str:
     """What is stored. A plain hash will do: there is nothing to try out in 32 random bytes."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
@@ -373,7 +376,7 @@ def _detail(token: Token, **more: str | None) -> JsonText:
 
 def _made(token: Token, secret: str, actor: str, replaces: str | None = None) -> PutEntry:
     audit = Audited(token.id, "created", actor, detail=_detail(token, replaces=replaces))
-    return PutEntry(KIND, _digest(secret), _body(token), 0, audit=audit, expires_at=token.expires_at)
+    return PutEntry(KIND, digest_of(secret), _body(token), 0, audit=audit, expires_at=token.expires_at)
 
 
 def _replaced(entry: Entry, by: Token, end: datetime, actor: str) -> PutEntry:

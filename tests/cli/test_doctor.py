@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ import pytest
 
 from penstock import Queue
 from penstock.cli import doctor as command
+from penstock.cli.exits import Exit
+from penstock.core.promises import LAKE, Promise, encode
+from penstock.core.registry import ALL_TENANTS, PutEntry
 from penstock.stores.postgres import health
+from penstock.stores.postgres.store import PostgresStore
+from penstock.stores.wakeups.polling import NoWakeups
 from support.postgres import server_url
 
 
@@ -140,3 +146,46 @@ def test_without_any_store_none_is_made(run: Any, tmp_path: Path, monkeypatch: p
     assert done.exit_code == 1
     assert "penstock dev" in found(done)["store"][0][1]
     assert list(tmp_path.iterdir()) == []
+
+
+class TestLakes:
+    LONG_AGO = datetime(2026, 1, 2, tzinfo=UTC)
+
+    def promised(self, run: Any, **promised: Any) -> list[tuple[str, str]]:
+        made = Promise(place="/lake", run=1, since=self.LONG_AGO, **promised)
+
+        async def put() -> None:
+            async with Queue(PostgresStore(server_url(), wakeups=NoWakeups())) as queue:
+                await queue.store.put_entries(ALL_TENANTS, [PutEntry(LAKE, "abc", encode(made))])
+
+        asyncio.run(put())
+        return found(run("doctor")).get("lake", [])
+
+    def test_one_that_has_not_run_holds_up_retention_until_it_is_forgotten(self, run: Any) -> None:
+        [(level, text)] = self.promised(run, told_at=self.LONG_AGO, exported_until=self.LONG_AGO)
+        assert level == "warning"
+        assert "the lake in /lake has not run since 2026-01-02 00:00 UTC" in text
+        assert "no job that ended after 2026-01-02 00:00 UTC leaves" in text
+        assert "penstock lake run --lake /lake" in text
+        assert "penstock lake forget abc" in text
+        assert run("lake", "forget", "xyz").exit_code == Exit.REFUSED
+        assert run("lake", "forget").exit_code == 2
+        done = run("lake", "forget", "abc")
+        assert done.exit_code == 0, done.output
+        assert "abc in /lake: the store waits for it no longer" in done.stdout
+        assert "lake" not in found(run("doctor"))
+        assert "no promise was held" in run("lake", "forget", "--all").stderr
+
+    def test_one_that_came_to_no_end_or_is_in_doubt_is_told_of(self, run: Any) -> None:
+        [(level, text)] = self.promised(run)
+        assert (level, "was begun 2026-01-02 00:00 UTC and no run has come" in text) == ("warning", True)
+        now = datetime.now(UTC)
+        [(level, text)] = self.promised(
+            run, told_at=now, exported_until=self.LONG_AGO, doubts=("2026-01-02",)
+        )
+        assert (level, "does not have what the store has of 2026-01-02" in text) == ("problem", True)
+        [(level, text)] = self.promised(run, told_at=now, exported_until=now)
+        assert (level, "has everything until" in text) == ("ok", True)
+        elsewhere = {"feed": "f", "system": "s", "xid": 1}
+        [(level, text)] = self.promised(run, told_at=now, exported_until=now, offset=elsewhere)
+        assert (level, "which this one was copied from: no job leaves" in text) == ("warning", True)

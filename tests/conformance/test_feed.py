@@ -38,8 +38,21 @@ class TestWhatIsTold:
         await queue.ack(leased)
         [_, event] = await follower.hears(2)
         assert event == Event(
-            event.cursor, clock.now(), "job", job.id, "succeeded", "emails", "email.send", Status.SUCCEEDED, 1, "w1"
+            event.cursor, clock.now(), "job", job.id, "succeeded", "emails", "email.send", Status.SUCCEEDED, 1, "w1",
+            started_at=START, ready_at=START,
         )  # fmt: skip
+
+    async def test_since_when_a_first_attempt_could_have_begun(
+        self, queue: Queue, follower: Follower, clock: FakeClock
+    ) -> None:
+        await queue.enqueue("email.send", delay=5)
+        clock.advance(seconds=7)
+        for _ in range(2):
+            [leased] = await queue.lease(worker="w1")
+            await queue.snooze(leased, 0)
+        [_, first, second] = await follower.hears(3)
+        assert (first.started_at, first.ready_at) == (clock.now(), START + timedelta(seconds=5))
+        assert (second.started_at, second.ready_at) == (clock.now(), None)
 
     async def test_why_an_attempt_failed(self, queue: Queue, follower: Follower) -> None:
         await queue.enqueue("email.send")

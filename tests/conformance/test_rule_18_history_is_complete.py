@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from penstock.core.codec import decode
+from penstock.core.codec import JsonText, decode
 from penstock.core.errors import JobNotFound
 from penstock.core.job import Attempt, JobId, Outcome, Status
 from penstock.core.limits import Rate
 from penstock.core.ports import Store
+from penstock.core.promises import LAKE, Promise, encode
+from penstock.core.registry import ALL_TENANTS, Entry, PutEntry
 from penstock.core.retry import Retry
 from penstock.queue import Queue
 from penstock.testing import START, FakeClock
@@ -24,6 +27,13 @@ async def succeed(queue: Queue, /, **options: object) -> JobId:
     [leased] = await queue.lease(str(options.get("queue", "default")), worker="w1")
     await queue.ack(leased)
     return job.id
+
+
+async def promise(store: Store, lake: str = "a lake", tenant: str = ALL_TENANTS, **promised: Any) -> None:
+    """Say how far a lake has the store's history."""
+    made = Promise(place="here", run=1, since=START, **promised)
+    [put] = await store.put_entries(tenant, [PutEntry(LAKE, lake, encode(made))])
+    assert isinstance(put, Entry)
 
 
 class TestHistoryIsComplete:
@@ -387,6 +397,55 @@ class TestHistoryIsComplete:
         clock.advance(days=1)
         await store.sweep(limit=100, exported_until=clock.now())
         assert (await queue.get(job_id)).status is Status.SUCCEEDED
+
+    async def test_what_a_lake_has_promised_to_have_may_leave_and_no_more(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        await succeed(queue)
+        clock.advance(hours=1)
+        later = await succeed(queue)
+        await promise(store, exported_until=START + timedelta(minutes=30))
+        clock.set(START + 2 * WEEK)
+        assert (await queue.sweep()).pruned == 1
+        assert [job.id for job in (await queue.find()).jobs] == [later]
+        await promise(store, exported_until=START + timedelta(hours=1))
+        assert (await queue.sweep()).pruned == 1
+
+    async def test_nothing_leaves_while_a_lake_has_not_come_to_the_end_of_its_first_run(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        await succeed(queue)
+        await promise(store)
+        clock.set(START + WEEK)
+        assert (await queue.sweep()).pruned == 0
+
+    async def test_of_several_lakes_all_have_it(self, queue: Queue, store: Store, clock: FakeClock) -> None:
+        await succeed(queue)
+        await promise(store, "ahead", exported_until=START + WEEK)
+        await promise(store, "behind", exported_until=START - timedelta(microseconds=1))
+        clock.set(START + WEEK)
+        assert (await queue.sweep()).pruned == 0
+        await promise(store, "behind", lifted=True)
+        assert (await queue.sweep()).pruned == 1
+
+    async def test_a_promise_is_for_all_tenants_and_made_by_none(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        await succeed(queue.for_tenant("acme"))
+        await promise(store, tenant="acme")
+        clock.set(START + WEEK)
+        await promise(store)
+        assert (await queue.sweep()).pruned == 0
+        await promise(store, lifted=True)
+        assert (await queue.sweep()).pruned == 1
+
+    async def test_a_promise_that_cannot_be_read_holds_everything(
+        self, queue: Queue, store: Store, clock: FakeClock
+    ) -> None:
+        await succeed(queue)
+        await store.put_entries(ALL_TENANTS, [PutEntry(LAKE, "odd", JsonText('{"place": 7}'))])
+        clock.set(START + WEEK)
+        assert (await queue.sweep()).pruned == 0
 
     async def test_the_history_of_a_queue_outlives_its_jobs(self, queue: Queue, clock: FakeClock) -> None:
         await queue.pause("default", "spring cleaning")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -79,6 +80,18 @@ LINES = {
         "what failed most:",
         "  144× TypeError: unsupported operand type(s) for /: <str> and <str>",
     ],
+    "lake_month": [
+        "5,000 jobs came in from 2026-10-19 to 2026-11-01; * attempts failed",
+        "most failed on 2026-10-*:",
+        "what failed most, all ids and numbers taken out:",
+        "  144× TypeError: unsupported operand type(s) for /: <str> and <str> in images",
+        "the week, by hour from midnight UTC:",
+        "  Fri *█*",
+        "who waits longest:",
+        "  initech/imports * s ████████████████████",
+        "what the lake would set:",
+        "  */*: * at once, *% used in its peak hour",
+    ],
 }
 """What each must print, in this order, among other lines."""
 
@@ -103,6 +116,8 @@ async def url() -> AsyncIterator[str]:
 async def test_it_runs_and_says_what_it_shows(name: str, url: str, tmp_path: Path) -> None:
     if name.startswith("lake_"):
         pytest.importorskip("polars", reason="the lake's packages are not installed")
+    if name == "lake_month":
+        _make_lake(tmp_path)
     done = subprocess.run(  # noqa: ASYNC221
         [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
         env={**os.environ, "PENSTOCK_URL": url, "PYTHONIOENCODING": "utf-8"},
@@ -116,6 +131,16 @@ async def test_it_runs_and_says_what_it_shows(name: str, url: str, tmp_path: Pat
         [line.replace("[", "[[]") for line in LINES[name]]
     )
     assert done.stderr == ""
+
+
+def _make_lake(folder: Path) -> None:
+    """What `penstock lake demo` would have made, without Spark."""
+    from lake.gold import gold, lake_of
+    from penstock.lake import demo
+
+    end = datetime(2026, 11, 2, tzinfo=UTC)
+    demo.write(folder / "bronze", jobs=5_000, days=14, seed=4, end=end)
+    lake_of(gold(folder / "bronze", end), folder / ".penstock" / "demo-lake", end)
 
 
 def test_every_example_is_run_and_listed() -> None:

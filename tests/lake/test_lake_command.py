@@ -47,7 +47,12 @@ def test_a_run_that_does_not_reconcile_says_so_and_fails(
     asyncio.run(happen())
     first = run()
     assert first.exit_code == 0, first.output
-    assert "1 events taken in, 1 days made anew, 1 checked" in first.stdout
+    assert "1 events taken in, 1 days made anew, 1 checked, in " in first.stdout
+    told = CliRunner().invoke(
+        main, ["lake", "publish"], env={"PENSTOCK_URL": server_url(), "PENSTOCK_LAKE": str(tmp_path / "lake")}
+    )
+    assert told.exit_code == 0, told.output
+    assert "0 answers published, as of 20" in told.stdout
     lake = Lake(tmp_path / "lake")
     lake.commit(replace(lake.manifest(), tables={}))
     second = run("--check-all")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.errors import InvalidInput
 from penstock.lake.manifest import (
     FORMAT,
     NAME,
@@ -235,10 +234,6 @@ class TestRefusals:
 
     def test_a_new_lake_takes_what_is_still_there(self, lake: Lake) -> None:
         lake.check_source(new_manifest(SOURCE, {"xid": 0, "floor": 70}), SOURCE, 100, 70)
-
-    def test_places_that_nobody_can_write_to_yet(self) -> None:
-        with pytest.raises(InvalidInput, match="lake must be a path"):
-            Lake("s3://bucket/lake")
 
     def test_each_is_known_by_its_code(self) -> None:
         for each in (LakeMissing, LakeNewer, LakeEdited, LakeOfAnother, StoreBehind, StoreAhead):

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import Queue
+from penstock.insights import InsightAnswer, ask
 from penstock.lake.manifest import Lake, LakeMoved, LakeOfAnother, Manifest, StoreAhead, StoreBehind
 from penstock.lake.tables import GOLD, SILVER, ddl
 from penstock.stores.postgres.store import PostgresStore
@@ -89,6 +90,11 @@ class History:
 
     def run(self, **options: Any) -> Report:
         return run_once(self.spark, self.url, self.lake, as_of=ALWAYS, **options)
+
+    def answers(self, name: str) -> InsightAnswer:
+        """What the store says when it is asked."""
+        answer: InsightAnswer = self.ask(lambda queue: ask(queue.store, queue.tenant, name))
+        return answer
 
     @property
     def manifest(self) -> Manifest:
@@ -185,7 +191,8 @@ def test_a_run_that_dies_at_any_step_is_followed_by_one_that_makes_it_good(histo
     steps: list[str] = []
     history.happen(1)
     history.run(on_step=steps.append)
-    assert len(steps) == len(set(steps)) == 11
+    assert len(steps) == len(set(steps)) == 14
+    assert steps[-1] == "published"
     for number, deadly in enumerate(steps):
         if deadly.startswith("begun"):
             continue
@@ -194,6 +201,7 @@ def test_a_run_that_dies_at_any_step_is_followed_by_one_that_makes_it_good(histo
             history.run(on_step=dying_at(deadly))
     history.run()
     survived = history.tables()
+    assert sum(row["attempts"] for row in history.answers("usage").rows) == len(survived["attempts"])
     for table in ("jobs", "attempts"):
         assert len(survived[table]) == history.in_store(f"SELECT count(*) FROM penstock.{table[:-1]}")[0]
     history.run(rebuild=True)
@@ -202,6 +210,25 @@ def test_a_run_that_dies_at_any_step_is_followed_by_one_that_makes_it_good(histo
     # What the dead have left is no part of it.
     assert history.lake.vacuum(now=datetime.now(UTC) + timedelta(days=2))
     assert history.tables() == survived
+
+
+def test_what_was_made_and_not_published_is_published_by_the_next_run_and_then_no_more(
+    history: History,
+) -> None:
+    history.happen(1)
+    assert history.run().published == len(GOLD) + 1
+    history.happen(1)
+    with pytest.raises(Killed):
+        history.run(on_step=dying_at("committed"))
+    assert history.answers("usage").rows[0]["attempts"] == 3
+    assert history.run().published == len(GOLD) + 1
+    assert history.answers("usage").rows[0]["attempts"] == 6
+    assert history.answers("usage").as_of == ALWAYS
+    assert history.run().published == 0
+    # A transaction that has come to light since may hold the store's time back; what was known stays known.
+    held_back = ALWAYS - timedelta(minutes=1)
+    assert run_once(history.spark, history.url, history.lake, as_of=held_back).data_as_of == ALWAYS
+    assert history.run(rebuild=True).published == len(GOLD) + 1
 
 
 @pytest.mark.usefixtures("bronze_only")
@@ -364,3 +391,38 @@ class TestRefusals:
         history.lake.storage.remove(folder)
         with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {folder}"):
             history.run()
+
+
+@pytest.mark.usefixtures("bronze_only")
+class TestThePromise:
+    def test_what_is_in_the_lake_and_was_found_right_may_leave_and_nothing_else(
+        self, history: History
+    ) -> None:
+        history.happen(1, number=1)
+        history.happen(9, number=1, queue="today")
+        self.keep_nothing(history)
+        history.clock.advance(days=30)
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("checked in"))
+        assert history.ask(sweep) == 0  # from the moment a run begins
+        with pytest.raises(Killed):
+            history.run(on_step=dying_at("about to tell the store"))
+        assert history.ask(sweep) == 0
+        history.run()
+        assert history.ask(sweep) == 1  # that of today is not checked yet
+        history.run()
+        assert history.ask(sweep) == 0
+        run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(days=1))
+        assert history.ask(sweep) == 1
+
+    def keep_nothing(self, history: History) -> None:
+        async def configure(door: Queue) -> None:
+            for queue in ("q", "today"):
+                await door.configure(queue, retention_seconds=0)
+
+        history.ask(configure)
+
+
+async def sweep(queue: Queue) -> int:
+    """How many jobs leave."""
+    return (await queue.sweep()).pruned

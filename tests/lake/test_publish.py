@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +12,19 @@ import pytest
 pytest.importorskip("duckdb", reason="the lake's packages are not installed")
 pytest.importorskip("pyarrow")
 
-from lake.gold import gold, table
+from lake.gold import gold, lake_of, table
+from penstock.connecting import connect
 from penstock.core import bounds
 from penstock.core.errors import InvalidInput, NotFound
 from penstock.core.histogram import percentile
 from penstock.insights import QUESTIONS, ask, offers
 from penstock.lake import demo
-from penstock.lake.publish import CHOICES, insights, publish
+from penstock.lake.fleet import LARGEST
+from penstock.lake.manifest import Lake
+from penstock.lake.publish import CHOICES, insights, publish, publish_lake
 from penstock.lake.tables import GOLD
 from penstock.stores.memory import MemoryStore
+from support.postgres import emptied, server_url
 
 END = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -193,6 +198,29 @@ async def test_who_has_nothing_yet_is_told_what_to_do() -> None:
         await ask(store, "nobody", "slo")
     with pytest.raises(NotFound, match="there are anomalies, capacity"):
         await ask(store, "nobody", "weather")
+
+
+@pytest.fixture
+def lake(made: dict[str, Any], tmp_path: Path) -> Lake:
+    return lake_of(made, tmp_path / "lake", END)
+
+
+async def test_a_lake_is_published_from_its_files_under_the_name_its_tenant_has_there(
+    made: dict[str, Any], lake: Lake
+) -> None:
+    await emptied()
+    manifest, renamed = lake.manifest(), {LARGEST: "default"}
+    tenants = set(made["usage"]["tenant"].to_pylist())
+    assert publish_lake(server_url(), lake, manifest, renamed=renamed) == len(tenants) * (len(GOLD) + 1)
+    memory = MemoryStore()
+    await publish(memory, made, END)
+    async with connect(server_url()) as queue:
+        for name in QUESTIONS:
+            told, expected = await ask(queue.store, "default", name), await ask(memory, LARGEST, name)
+            assert sorted(map(repr, told.rows)) == sorted(map(repr, expected.rows))
+        assert (await offers(queue.store, LARGEST)).as_of is None
+    assert publish_lake(server_url(), lake, manifest, renamed=renamed) == 0
+    assert publish_lake(server_url(), lake, manifest) > 0, "under other names it is something else"
 
 
 def test_every_table_has_its_choice() -> None:

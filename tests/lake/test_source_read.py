@@ -114,6 +114,27 @@ class TestTables:
         await queue.ack(second)
         assert [row["ready_at"] for row in read("attempts") if row["attempt"] == 2] == [back]
 
+    async def test_a_child_was_ready_when_its_last_parent_had_ended(self, queue: Queue) -> None:
+        parents = [(await queue.enqueue("p")).id for _ in range(2)]
+        child = await queue.enqueue("c", parents=parents, queue="later")
+        ended = []
+        for _ in parents:
+            [held] = await queue.lease(worker="w")
+            await queue.ack(held)
+            ended.append((await queue.get(held.id)).ended_at)
+        [first] = await queue.lease("later", worker="w")
+        settled = await queue.nack(first, "again", retry_in=0)
+        [second] = await queue.lease("later", worker="w")
+        await queue.ack(second)
+        ready = {row["attempt"]: row["ready_at"] for row in read("attempts") if row["job_id"] == child.id}
+        assert ready == {1: ended[1], 2: settled.run_at}
+        assert ended[1] is not None
+        assert first.job.scheduled_at < ended[1]
+        told = {
+            row["attempt"]: row["ready_at"] for row in read() if row["job_id"] == child.id and row["attempt"]
+        }
+        assert told == ready
+
     async def test_jobs_are_as_they_stand(self, queue: Queue) -> None:
         ids = await lived(queue)
         rows = {row["job_id"]: row for row in read("jobs")}

@@ -13,11 +13,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from lake.elsewhere import streamed
 from penstock import Queue
 from penstock.core.job import Status
 from penstock.lake.tables import SOURCE, ddl
 from support.postgres import EmptyPostgresStore, server_url
-from support.spark import need_slow_spark
+from support.spark import QUICK, need_spark
 
 pytestmark = pytest.mark.spark
 
@@ -173,28 +174,26 @@ async def test_a_stream_killed_in_mid_batch_skips_nothing_and_tells_nothing_twic
 def elsewhere(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(HERE / "elsewhere.py"), kind, server_url()],
-        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False, env={**os.environ, **QUICK},
     )  # fmt: skip
 
 
-@pytest.mark.slow_spark
 @pytest.mark.parametrize("kind", ["connect", "cluster"])
 async def test_it_works_elsewhere(kind: str, queue: Queue, tmp_path: Path) -> None:
     """Over Spark Connect, and with executors that are processes of their own."""
-    need_slow_spark()
+    need_spark()
     done = elsewhere(kind, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"jobs": 50, "filtered": 10, "events": 50}
     assert (await queue.queue("far")).counts[Status.QUEUED] == 50
 
 
-@pytest.mark.slow_spark
-async def test_a_stream_whose_driver_dies_goes_on_where_it_was(queue: Queue, tmp_path: Path) -> None:
-    need_slow_spark()
+async def test_a_stream_whose_driver_dies_goes_on_where_it_was(
+    spark: Any, queue: Queue, tmp_path: Path
+) -> None:
     made = [(await queue.enqueue("t", {"n": n})).id for n in range(30)]
     assert elsewhere("stream", tmp_path).returncode == 9
-    done = elsewhere("stream", tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    streamed(spark, server_url(), tmp_path)
     files = [name for name in os.listdir(tmp_path) if name.startswith("batch-")]
     seen = [job_id for name in files for job_id in json.loads((tmp_path / name).read_text())]
     assert sorted(seen) == sorted(made)

@@ -76,6 +76,24 @@ class TestOnce:
         rows = pa.table({"n": [1, 1, 2]})
         assert write(rows, keyColumns="n") == Wrote(made=2, known=1)
 
+    async def test_rows_that_were_there_among_new_ones_are_known(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writing, "ROWS_A_SLICE", 10)
+        copied, ways = bulk._copied, []
+
+        def noted(*given: Any) -> bool:
+            ways.append(copied(*given))
+            return ways[-1]
+
+        monkeypatch.setattr(bulk, "_copied", noted)
+        write(numbers(40).slice(15, 1), keyColumns="n")
+        assert write(numbers(40), keyColumns="n") == Wrote(made=39, known=1)
+        # The second slice meets one and is then staged, as is the next; that has none, and the last goes straight again.
+        assert ways == [True, True, False, True]
+        assert sorted(json.loads(job.payload)["n"] for job in await jobs(queue)) == list(range(40))
+        assert (await queue.queue("default")).counts[Status.QUEUED] == 40
+
     async def test_two_that_write_the_same_rows_at_once_make_each_job_once(self, queue: Queue) -> None:
         """As a task that was given up for dead and its second try do."""
         rows, done = numbers(500), []
@@ -142,7 +160,12 @@ class TestOnce:
 
 
 class TestRules:
-    """The set-based way must leave what enqueue leaves."""
+    """Both set-based ways must leave what enqueue leaves: rows copied straight to where they belong, and rows staged first."""
+
+    @pytest.fixture(autouse=True, params=["straight", "staged"])
+    def way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        if request.param == "staged":
+            monkeypatch.setattr(bulk, "_copied", lambda *given: False)
 
     async def test_jobs_are_as_enqueue_makes_them(self, queue: Queue) -> None:
         rows = pa.table(

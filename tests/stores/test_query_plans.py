@@ -367,5 +367,18 @@ class TestDays:
         _, read = await thirty.touched("changes", "'t'", "'{job}'", f"'{{{thirty.ids[3]}}}'")
         assert read == thirty.names("change", day=3)
 
+    async def test_whether_a_lake_has_a_job_that_goes_is_read_in_its_day_only(self, thirty: Thirty) -> None:
+        await thirty.connection.execute(
+            """INSERT INTO penstock.done (tenant, id, queue, status, run_at, attempts, leases, ended_at)
+               SELECT 't', $1, 'q', 'succeeded', now(), 1, 1, now() - interval '1 hour'""",
+            thirty.ids[3],
+        )
+        values = ("'t'", "'{q}'", "ARRAY[now()]", "10")
+        its_own = thirty.names("job", "attempt", "change", day=3)
+        _, read = await thirty.touched("prune", *values, str(2**62))
+        assert read - {"job_default", "attempt_default", "change_default"} == its_own
+        _, read = await thirty.touched("prune", *values, "NULL")
+        assert read <= {"job_default", "attempt_default", "change_default"}
+
 
 LEASE_OF_Q = ["'t'", "'q'", "NULL", "2", "'{a, b}'", "'w'", "NULL", "'-infinity'"]

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from hashlib import md5
 from random import Random
@@ -52,6 +52,8 @@ class S3:
         self.next: deque[str] = deque()
         self.refuses: str | None = None
         """An error code that every request is answered with, as if credentials had expired."""
+        self.ahead = timedelta(0)
+        """How far its clock is from this machine's."""
         self.landed_late = 0
         self.port = 0
         self._choices = Random(self.weather.seed)
@@ -166,7 +168,7 @@ class S3:
                     return _error("404 Not Found", "NoSuchKey")
                 if expected != _etag(held[0]):
                     return _error("412 Precondition Failed", "PreconditionFailed")
-        self.objects[key] = (body, datetime.now(UTC))
+        self.objects[key] = (body, datetime.now(UTC) + self.ahead)
         return "200 OK", {"ETag": _etag(body)}, b""
 
     def _get(self, key: str, headers: dict[str, str]) -> tuple[str, dict[str, str], bytes]:
@@ -244,9 +246,7 @@ def running_s3(weather: Weather | None = None) -> Iterator[S3]:
 
     def run() -> None:
         loop.run_until_complete(server.serve(started, stop))
-        for task in (tasks := asyncio.all_tasks(loop)):
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(_cancel_the_rest())
         loop.close()
 
     thread = threading.Thread(target=run, name="s3")
@@ -257,6 +257,13 @@ def running_s3(weather: Weather | None = None) -> Iterator[S3]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
+
+
+async def _cancel_the_rest() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def main() -> None:

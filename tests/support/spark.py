@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
-
-import pytest
 
 from support.system import _lack
 
 WITHOUT = "the lake's packages are not installed (make .venv/.lake)"
 
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = {"JDK_JAVA_OPTIONS": _JAVA}
+"""The same for every Java that a process starts."""
+
 SMALL = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.executor.extraJavaOptions": _JAVA,
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -34,13 +35,6 @@ def need_spark() -> None:
         find_java()
     except JavaMissing as error:
         _lack(str(error))
-
-
-def need_slow_spark() -> None:
-    """The same for a test that starts a Spark of its own: only where all are asked for."""
-    if os.environ.get("PENSTOCK_TEST_SPARK") != "all":
-        pytest.skip("starts a Spark of its own; PENSTOCK_TEST_SPARK=all runs it")
-    need_spark()
 
 
 def start(master: str, **conf: str) -> Any:

@@ -60,9 +60,11 @@ class Penstock:
         """Schedules declared in code, by name: cron, job and options."""
         self.queue_settings: dict[str, dict[str, Any]] = {}
         """Settings of queues declared in code."""
-        self._url = url
+        self.included: list[Penstock] = []
+        """Apps whose jobs the workers of this one run."""
+        self.url = url
+        self.data_dir = Path(data_dir)
         self._given_store = store
-        self._data_dir = Path(data_dir)
         self._address: Address | None = None
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = (
             weakref.WeakKeyDictionary()
@@ -163,6 +165,14 @@ class Penstock:
                 )
             declared[name] = value
 
+    def include(self, other: Penstock) -> None:
+        """Have this app's workers run the jobs of another. What that one declares stays declared under its own name."""
+        for type, handler in other.handlers.items():
+            if type in self.handlers:
+                raise InvalidInput("name", "be given to one handler only", type)
+            self.handlers[type] = handler
+        self.included.append(other)
+
     # ── The store ─────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -189,7 +199,7 @@ class Penstock:
     def address(self) -> Address:
         """Where the store is; the embedded server is started by asking."""
         if self._address is None:
-            self._address = locate(self._url, self._data_dir)
+            self._address = locate(self.url, self.data_dir)
             atexit.register(self._address.close)
         return self._address
 

@@ -99,9 +99,10 @@ async def run_scheduler(app: Penstock) -> None:
 
 async def apply_declarations(app: Penstock) -> None:
     """Bring what the code declares about queues and schedules to the store, as far as it is new."""
-    await apply_queue_settings(app.queue, app.queue_settings, app.name)
-    declared = [Declaration(name, **schedule) for name, schedule in app.schedules.items()]
-    await reconcile(app.queue, declared, app.name)
+    for one in (app, *app.included):
+        await apply_queue_settings(app.queue, one.queue_settings, one.name)
+        declared = [Declaration(name, **schedule) for name, schedule in one.schedules.items()]
+        await reconcile(app.queue, declared, one.name)
 
 
 async def _apply_if_allowed(app: Penstock) -> None:
@@ -109,7 +110,7 @@ async def _apply_if_allowed(app: Penstock) -> None:
     try:
         await apply_declarations(app)
     except Forbidden as error:
-        is_any = app.schedules or any(app.queue_settings.values())
+        is_any = any(one.schedules or any(one.queue_settings.values()) for one in (app, *app.included))
         level = logging.WARNING if is_any else logging.DEBUG
         logger.log(level, "what the code declares of queues and schedules was not applied: %s", error)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.main import logging_options
+from penstock.cli.main import lake_options, logging_options
 
 
 @click.command()
@@ -29,8 +29,12 @@ from penstock.cli.main import logging_options
 )
 @click.option("--token", help="The token to use; by default one is made for this folder and kept.")
 @click.option("--no-worker", is_flag=True, help="Run no jobs here.")
+@lake_options
 @partial(logging_options, default="warning")
-def dev(target: str | None, host: str, port: int, data: Path, token: str | None, no_worker: bool) -> None:
+def dev(
+    target: str | None, host: str, port: int, data: Path, token: str | None, no_worker: bool, lake: str | None,
+    lake_every: str,
+) -> None:  # fmt: skip
     """Everything in one command: database, service, worker and scheduler, for your own machine.
 
     With MODULE:APP its handlers run, and start again when you save a file in this folder; without, a few to play with.
@@ -41,6 +45,8 @@ def dev(target: str | None, host: str, port: int, data: Path, token: str | None,
     from penstock.cli.developing import run
     from penstock.connecting import Address
 
+    if lake is not None:  # for the worker, which is a process of its own
+        os.environ |= {"PENSTOCK_LAKE": lake, "PENSTOCK_LAKE_EVERY": lake_every}
     url = os.environ.get("PENSTOCK_URL")
     run(
         target,

@@ -67,8 +67,9 @@ async def _dev(
     secret = token or _kept_secret(data)
     async with connect(here.url, actor="service", migrates=here.migrates) as queue:
         await ensure_token(queue, secret)
-        async with service_on(queue, listening, scheduler=True):
-            _greet(address(listening), secret, here, data, target, worker)
+        async with service_on(queue, listening, scheduler=True) as service:
+            code = await service.sessions.code(secret)
+            _greet(address(listening), secret, code, here, data, target, worker)
             async with (
                 _working(target or DEMO, here.url, reloads=target is not None) if worker else _nobody()
             ):
@@ -92,7 +93,9 @@ def _kept_secret(data: Path) -> str:
         return secret
 
 
-def _greet(url: str, secret: str, here: Address, data: Path, target: str | None, worker: bool) -> None:
+def _greet(
+    url: str, secret: str, code: str, here: Address, data: Path, target: str | None, worker: bool
+) -> None:
     store = "embedded PostgreSQL in " + str(data) if here.migrates else "the store of PENSTOCK_URL"
     handlers = (
         "none (--no-worker)"
@@ -104,6 +107,8 @@ def _greet(url: str, secret: str, here: Address, data: Path, target: str | None,
     lines = [
         f"Penstock is up at {url}        (Ctrl-C ends it all)",
         "",
+        f"  open     {url}/ui/#code={code}",
+        "           (logs you in once; later, or in another browser, with the token)",
         f"  token    {secret}",
         f"  store    {store}",
         f"  worker   {handlers}",

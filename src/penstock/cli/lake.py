@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
@@ -19,11 +19,12 @@ import click
 
 from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
-from penstock.cli.opening import EMBEDDED, url_option
+from penstock.cli.opening import EMBEDDED, actor, opened, tenant_option, url_option
 from penstock.cli.output import console, facts, output_option, print_json
 from penstock.cli.words import read_duration
 
 if TYPE_CHECKING:
+    from penstock.core.promises import Promise
     from penstock.lake.pipeline import Report
 
 NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
@@ -36,7 +37,7 @@ DAY = click.DateTime(["%Y-%m-%d"])
 def lake_at(default: Path) -> Callable[[Any], Any]:
     return click.option(
         "--lake", "place", envvar="PENSTOCK_LAKE", show_envvar=True, default=str(default), show_default=True,
-        metavar="PATH", help="Where the lake is.",
+        metavar="PATH", help="Where the lake is: a folder, or a bucket such as s3://bucket/lake.",
     )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def run(
     url: str | None, place: str, master: str | None, remote: str | None, once: bool, continuous: bool, every: str,
     rebuild: bool, first_day: datetime | None, last_day: datetime | None, check_all: bool,
 ) -> None:  # fmt: skip
-    """Take what has happened in the store into the lake, and make its tables.
+    """Take what has happened in the store into the lake, make its tables, and publish the answers.
 
     It can be stopped at any moment and run again. Exits with 1 if the lake does not have what the store has.
     """
@@ -92,8 +93,9 @@ def run(
     every_seconds = read_duration(every)
     if every_seconds is None:
         raise click.UsageError(f"{every!r} is no time; say it as 30s, 5m or 1h")
-    _need_the_extra()
+    _need(NEEDS)
     from penstock.lake.pipeline import run_continuously, run_once
+    from penstock.lake.reconcile import NotReconciled
 
     with _store(url) as address, _spark(master, remote) as spark:
         if continuous:
@@ -108,11 +110,7 @@ def run(
         )  # fmt: skip
     _tell(report)
     if report.mismatches:
-        raise Refused(
-            f"{len({one.day for one in report.mismatches})} days of the lake do not have what the store has; nothing may "
-            "leave the store until they do. Look whether files were changed, then move the lake aside and run again",
-            Exit.FAILED,
-        )
+        raise Refused(str(NotReconciled(report.mismatches)), Exit.FAILED)
 
 
 @lake.command("demo")
@@ -121,14 +119,24 @@ def run(
 @click.option("--jobs", default=100_000, show_default=True, type=click.IntRange(1), help="How many jobs.")
 @click.option("--days", default=30, show_default=True, type=click.IntRange(1), help="Over how many days.")
 @click.option("--seed", default=1, show_default=True, help="Another number, another history.")
+@click.option(
+    "--publish", "publishes", is_flag=True, help="Put the answers into a store, as if it were its own."
+)
+@url_option
+@tenant_option
 @logging_options
-def demo(place: str, master: str | None, jobs: int, days: int, seed: int) -> None:
+def demo(
+    place: str, master: str | None, jobs: int, days: int, seed: int, publishes: bool, url: str | None, tenant: str
+) -> None:  # fmt: skip
     """Make up the history of a fleet and make a lake of it, without a store.
 
-    A month with a rhythm of days and weeks, an incident, a bad deploy and a slow tenant.
+    A month with a rhythm of days and weeks, an incident, a bad deploy and a slow tenant. With --publish the answers go to the
+    store, such as that of penstock dev: those of the largest of the fleet's tenants as those of --tenant. What a lake of the
+    store itself has published since midnight stays.
     """
-    _need_the_extra()
+    _need(NEEDS)
     from penstock.lake import demo as fleet
+    from penstock.lake.fleet import LARGEST
     from penstock.lake.manifest import Lake
     from penstock.lake.pipeline import run_frame
     from penstock.lake.tables import EVENTS, ddl
@@ -143,6 +151,34 @@ def demo(place: str, master: str | None, jobs: int, days: int, seed: int) -> Non
         with _spark(master, None) as spark:
             events = spark.read.schema(ddl(EVENTS)).parquet(folder)
             _tell(run_frame(spark, events, place, name=name, as_of=end))
+    if publishes:
+        from penstock.lake.publish import publish_lake
+
+        opened = Lake(place)
+        with _store(url) as address:
+            renamed = {LARGEST: tenant}
+            _tell_published(
+                publish_lake(address, opened, opened.manifest(), renamed=renamed, always=True), end
+            )
+
+
+@lake.command("publish")
+@url_option
+@lake_at(LAKE)
+def publish(url: str | None, place: str) -> None:
+    """Put the answers of the lake into its store again. Each run does it; it needs no Spark."""
+    _need(("pyarrow", "psycopg"))
+    from penstock.lake.leading import Leading
+    from penstock.lake.manifest import Lake, source_of
+    from penstock.lake.publish import publish_lake
+    from penstock.lake.source import open_reader
+
+    opened = Lake(place)
+    manifest = opened.manifest()
+    with _store(url) as address, Leading(address):
+        now = open_reader(address).horizon()
+        opened.check_source(manifest, source_of(now), int(now["xid"]), int(now["floor"]))
+        _tell_published(publish_lake(address, opened, manifest, always=True), manifest.data_as_of)
 
 
 @lake.command("status")
@@ -182,6 +218,25 @@ def status(place: str, output: str) -> None:
         sys.exit(Exit.FAILED)
 
 
+@lake.command("show")
+@lake_at(LAKE)
+@click.option(
+    "--days", default=30, show_default=True, type=click.IntRange(1), help="Of the last so many days."
+)
+@click.option("--tenant", metavar="NAME", help="Of this tenant alone.")
+def show(place: str, days: int, tenant: str | None) -> None:
+    """Plots of what the lake has: its worst day, its week, and the waits of its queues. Needs no Spark."""
+    _need(("pyarrow",))
+    from penstock.cli.lake_show import hours, shown
+    from penstock.lake.manifest import Lake
+
+    rows = hours(Lake(place), days, tenant)
+    if not rows:
+        raise Refused("there are no hours to show; penstock lake run takes in what has happened", Exit.FAILED)
+    for line in shown(rows):
+        click.echo(line)
+
+
 @lake.command("vacuum")
 @lake_at(LAKE)
 @click.option(
@@ -200,22 +255,61 @@ def vacuum(place: str, grace: str) -> None:
     click.echo(f"{len(gone)} folders removed", err=True)
 
 
+@lake.command("forget")
+@url_option
+@click.argument("lake_id", metavar="[ID]", required=False)
+@click.option("--all", "everything", is_flag=True, help="The promises of all lakes.")
+def forget(url: str | None, lake_id: str | None, everything: bool) -> None:
+    """Lift a lake's promise: the store waits for it no longer, and lets go of history that it has not read.
+
+    A lake is named by its id, which `penstock doctor` and `penstock lake status` tell. Its next run promises anew.
+    """
+    if everything == (lake_id is not None):
+        raise click.UsageError("name a lake by its id, or say --all")
+    from penstock.lake.keeping import forget
+
+    async def lift() -> list[tuple[str, Promise]]:
+        async with opened(url, "default") as queue:
+            return await forget(queue.store, lake_id, actor())
+
+    lifted = asyncio.run(lift())
+    for name, promise in lifted:
+        click.echo(f"{name} in {promise.place}: the store waits for it no longer")
+    if not lifted:
+        click.echo("no promise was held", err=True)
+
+
 def _tell(report: Report) -> None:
-    as_of = f"; as of {report.data_as_of:%Y-%m-%d %H:%M:%S} UTC" if report.data_as_of else ""
+    published = f"{report.published} answers published, " if report.published else ""
     click.echo(
         f"{report.events:,} events taken in, {len(report.days)} days made anew, {len(report.checked)} checked, "
-        f"in {report.seconds:.1f} s{as_of}"
+        f"{published}in {report.seconds:.1f} s; {_as_of(report.data_as_of)}"
     )
     for one in report.mismatches:
         click.echo(str(one), err=True)
 
 
-def _need_the_extra() -> None:
-    lacking = [name for name in NEEDS if find_spec(name) is None]
-    if lacking:
-        raise click.UsageError(
-            f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
-        )
+def _tell_published(number: int, as_of: datetime | None) -> None:
+    click.echo(f"{number} answers published, {_as_of(as_of)}")
+
+
+def _as_of(moment: datetime | None) -> str:
+    return "as of nothing yet" if moment is None else f"as of {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def lacking_extra(names: Iterable[str] | None = None) -> str | None:
+    """What to say where the lake's packages are not installed; None where they are."""
+    lacking = [name for name in (NEEDS if names is None else names) if find_spec(name) is None]
+    if not lacking:
+        return None
+    return (
+        f'the lake is made by Spark, and {", ".join(lacking)} is not installed: pip install "penstock[lake]"'
+    )
+
+
+def _need(names: Iterable[str]) -> None:
+    if lacking := lacking_extra(names):
+        raise click.UsageError(lacking)
 
 
 @contextmanager

@@ -72,6 +72,19 @@ def logging_options(command: Callable[..., None], *, default: str = "info") -> C
     return level(form(run))
 
 
+def lake_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Whether a worker brings a lake up to date."""
+    lake = click.option(
+        "--lake", envvar="PENSTOCK_LAKE", show_envvar=True, metavar="PATH",
+        help="Bring this lake up to date, as a job of its own; needs Spark.",
+    )  # fmt: skip
+    every = click.option(
+        "--lake-every", envvar="PENSTOCK_LAKE_EVERY", show_envvar=True, default="nightly", show_default=True,
+        type=click.Choice(["nightly", "hourly"]), help="How often, with --lake.",
+    )  # fmt: skip
+    return lake(every(command))
+
+
 @click.group(cls=LazyGroup, sections=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(penstock.__version__, prog_name="penstock")
 def main() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _WIDTHS = " ▏▎▍▌▋▊▉█"
+_SHADES = " ░▒▓█"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -23,3 +24,22 @@ def bar(share: float, width: int) -> str:
     eighths = round(8 * width * max(0.0, min(1.0, share)))
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_WIDTHS[rest] if rest else "")).ljust(width)
+
+
+def columns(values: Sequence[float], height: int, width: int = 2) -> list[str]:
+    """A column for each value, the highest as high as `height` lines; the lines from the top down."""
+    most = max(values, default=0) or 1
+    eighths = [0 if value <= 0 else max(1, round(8 * height * value / most)) for value in values]
+    return [
+        "".join((" " + _HEIGHTS)[max(0, min(8, each - 8 * line))] * width for each in eighths)
+        for line in reversed(range(height))
+    ]
+
+
+def shades(values: Sequence[float], most: float, width: int = 2) -> str:
+    """A field for each value, the darker the nearer to `most`; only nothing is blank."""
+    steps = len(_SHADES) - 1
+    return "".join(
+        _SHADES[0 if value <= 0 else max(1, min(steps, round(steps * value / most)))] * width
+        for value in values
+    )

@@ -11,7 +11,7 @@ from penstock.cli.main import logging_options
 @click.option(
     "--url",
     envvar="PENSTOCK_URL",
-    help="The store: postgresql://… or memory://; without it, the embedded server.",
+    help="The store: postgresql://…, file:…, s3://… or memory://; without it, the embedded server.",
 )
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for all of this machine."
@@ -44,6 +44,13 @@ from penstock.cli.main import logging_options
     type=click.IntRange(1, 1024),
     help="Megabytes a request may have.",
 )
+@click.option(
+    "--lake",
+    envvar="PENSTOCK_LAKE",
+    show_envvar=True,
+    metavar="PATH",
+    help="Where the lake is: jobs that have left the store are looked for in it.",
+)
 @click.option("--require-idempotency-key", is_flag=True, help="Take jobs only with an Idempotency-Key.")
 @logging_options
 def serve(
@@ -54,6 +61,7 @@ def serve(
     scheduler: bool,
     tenant_rate: str | None,
     max_body: int,
+    lake: str | None,
     require_idempotency_key: bool,
 ) -> None:
     """Serve the queue over HTTP: any language produces and works through it.
@@ -76,5 +84,5 @@ def serve(
             ) from None
     run(
         locate(url), host=host, port=port, token=token, scheduler=scheduler, tenant_rate=rate,
-        most_bytes=max_body * 1_048_576, needs_idempotency_key=require_idempotency_key,
+        most_bytes=max_body * 1_048_576, needs_idempotency_key=require_idempotency_key, lake=lake,
     )  # fmt: skip

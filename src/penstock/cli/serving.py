@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from penstock.access import Access
@@ -30,10 +31,16 @@ def new_secret() -> str:
 
 @asynccontextmanager
 async def service_on(
-    queue: Queue, listening: Any, *, scheduler: bool = True, **options: Any
+    queue: Queue, listening: Any, *, scheduler: bool = True, lake: str | None = None, **options: Any
 ) -> AsyncIterator[Service]:
-    """The service on a store while the block runs. PENSTOCK_LIMITS=redis://… keeps rate limits there."""
+    """The service on a store while the block runs. PENSTOCK_LIMITS=redis://… keeps rate limits there.
+
+    Jobs that have left the store are looked for in the `lake`, which PENSTOCK_LAKE names too.
+    """
     async with AsyncExitStack() as stack:
+        if (archive := archive_in(lake or os.environ.get("PENSTOCK_LAKE"))) is not None:
+            options["archive"] = archive
+            stack.push_async_callback(archive.close)
         if url := os.environ.get("PENSTOCK_LIMITS"):
             from penstock.server.redis_limits import RedisAllowances
 
@@ -41,6 +48,22 @@ async def service_on(
         service = Service(queue, Access(queue.store), **options)
         await stack.enter_async_context(running(create_app(service), service, listening, scheduler=scheduler))
         yield service
+
+
+def archive_in(lake: str | None) -> Any:
+    """Who looks for jobs in a lake; None where none is named, or where it could not be read."""
+    if lake is None:
+        return None
+    if find_spec("pyarrow") is None:
+        # Not refused: the variable may be there for the workers, which make the lake.
+        logger.warning(
+            "jobs that have left the store are not looked for in the lake %s: pyarrow is not installed "
+            '(pip install "penstock[lake]")', lake,
+        )  # fmt: skip
+        return None
+    from penstock.lake.archive import LakeArchive
+
+    return LakeArchive(lake)
 
 
 async def ensure_token(queue: Queue, secret: str | None, *, tenant: str = "default") -> str | None:
@@ -70,7 +93,7 @@ def until_signal() -> asyncio.Event:
 
 def run(
     where: Address, *, host: str, port: int, token: str | None, scheduler: bool, tenant_rate: Rate | None, most_bytes: int,
-    needs_idempotency_key: bool,
+    needs_idempotency_key: bool, lake: str | None = None,
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or Ctrl-C."""
     listening = bind(host, port)
@@ -81,7 +104,7 @@ def run(
             made = await ensure_token(queue, token)
             async with service_on(
                 queue, listening, scheduler=scheduler, tenant_rate=tenant_rate, most_bytes=most_bytes,
-                needs_idempotency_key=needs_idempotency_key,
+                needs_idempotency_key=needs_idempotency_key, lake=lake,
             ):  # fmt: skip
                 logger.info("serving on %s", address(listening))
                 if made is not None:

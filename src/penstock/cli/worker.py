@@ -18,7 +18,7 @@ import click
 from penstock import Penstock
 from penstock.app.running import run_worker
 from penstock.cli.loading import load_app
-from penstock.cli.main import logging_options
+from penstock.cli.main import lake_options, logging_options
 from penstock.worker.worker import Stopped, Worker
 
 logger = logging.getLogger("penstock")
@@ -27,6 +27,7 @@ WATCHED = "PENSTOCK_WATCHED"
 """The number of a worker whose parent watches over it: it ends when its standard input does, and so with its parent."""
 CRASHED = 70
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
+LAKE_QUEUE = "penstock-lake"
 
 
 @click.command()
@@ -69,6 +70,7 @@ FIRST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
     help="Where to answer /livez, /readyz and /metrics; of several processes, the second on the next port, and so on.",
 )
 @click.option("--name", help="What this worker is called; by default, host and process.")
+@lake_options
 @logging_options
 def worker(
     target: str,
@@ -80,6 +82,8 @@ def worker(
     scheduler: bool,
     listen: str | None,
     name: str | None,
+    lake: str | None,
+    lake_every: str,
 ) -> None:
     """Run the jobs of an app.
 
@@ -88,6 +92,8 @@ def worker(
     period was over, 4 when it was hurried, 70 when a process crashed while it ended.
     """
     app = load_app(target)
+    if lake is not None and _with_lake(app, lake, lake_every) and queues is not None:
+        queues = f"{queues},{LAKE_QUEUE}"
     if processes > 1:
         if name is not None:
             raise click.UsageError("--name is for one process: each worker has a name of its own")
@@ -105,6 +111,22 @@ def worker(
             name=name,
         )
     )
+
+
+def _with_lake(app: Penstock, lake: str, every: str) -> bool:
+    """Have the lake run by itself; false where it cannot and nobody has asked for it in so many words."""
+    from penstock.cli.lake import lacking_extra
+
+    if lacking := lacking_extra():
+        source = click.get_current_context().get_parameter_source("lake")
+        if source is not click.core.ParameterSource.ENVIRONMENT:
+            raise click.UsageError(lacking)
+        logger.warning("PENSTOCK_LAKE is set, and the lake is not run from here: %s", lacking)
+        return False
+    from penstock.lake.job import run_itself
+
+    run_itself(app, lake, every=every)
+    return True
 
 
 def work(app: Penstock, **options: Any) -> int:

@@ -66,7 +66,7 @@ from penstock.core.lifecycle import MOVES, Verb
 from penstock.core.ordering import Lane
 from penstock.core.schedule import Schedule, fire_job, told
 from penstock.core.settings import QueueSettings, described
-from penstock.core.timetable import Timetable
+from penstock.core.timetable import Plan, Timetable, by_cron
 from penstock.core.wakeups import CANCELS
 
 Command = TypeVar("Command")
@@ -269,8 +269,8 @@ class Machine:
 
     # ── Schedules ─────────────────────────────────────────────────────────────────────────────────
 
-    def put_schedule(self, command: PutSchedule, now: datetime) -> Schedule:
-        schedule, changed = self._timetable.put(command.schedule, now)
+    def put_schedule(self, command: PutSchedule, now: datetime, plan: Plan = by_cron) -> Schedule:
+        schedule, changed = self._timetable.put(command.schedule, now, plan)
         if changed:
             change = Change(now, "put", command.actor, command.reason, detail=told(schedule))
             self.ledger.note(schedule.name, change, "schedule")

@@ -269,18 +269,21 @@ class Lane:
         at = self._later.first()
         if (at is not None and at <= now) or (self._throttled and self._throttled[0][0] <= now):
             return None
-        if not self._rotation:
-            return False
-        _, _, run_at, job_id, _, group = entry = self._rotation[0]
-        job = self._jobs.get(job_id)
-        is_sound = (
-            entry is group.entry
-            and job is not None
-            and self._may_be_first(job, run_at, now)
-            and group.heap[0].job_id == job_id
-            and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
-        )
-        return True if is_sound else None
+        found: bool | None = False
+        for entry in self._rotation:
+            _, _, run_at, job_id, _, group = entry
+            if entry is not group.entry:
+                continue  # another stands for its group by now
+            job = self._jobs.get(job_id)
+            if (
+                job is not None
+                and self._may_be_first(job, run_at, now)
+                and group.heap[0].job_id == job_id
+                and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
+            ):
+                return True
+            found = None
+        return found
 
     def _waits_until(self, at: datetime, key: str) -> bool:
         group = self._groups.get(key)

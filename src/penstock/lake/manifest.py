@@ -120,6 +120,22 @@ class StoreBehind(LakeError):
         )
 
 
+class StoreRestored(LakeError):
+    """The store does not know of runs that the lake has made: it was restored from a backup, or is another's copy."""
+
+    code = "lake_store_restored"
+
+    def __init__(self, place: str, lakes: int, stores: int) -> None:
+        super().__init__(
+            f"the lake in {place} has made {lakes} runs over this store, and the store knows of {stores}: it was restored "
+            "from a backup. Put back the lake of that time, or begin a new one; what the lake holds beyond the backup did "
+            "happen, and stays in it",
+            place=place,
+            lake=lakes,
+            store=stores,
+        )
+
+
 class StoreAhead(LakeError):
     """History has left the store that the lake never read. Begin a new lake; the old one stays as it is."""
 
@@ -165,6 +181,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """How often something was committed; who commits says from which batch it comes."""
     offset: Mapping[str, Any]
     """Up to where the store's history is in the lake: the store's own words."""
+    run: int = 0
+    """The last run of which anything is in the lake, as the store counts them (`penstock.lake.keeping`)."""
     read_at: datetime | None = None
     """Everything that had been committed in the store at this moment is in bronze."""
     data_as_of: datetime | None = None
@@ -198,6 +216,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
 def new_manifest(source: Mapping[str, str], offset: Mapping[str, Any]) -> Manifest:
     """An empty lake of this store's history."""
     return Manifest(lake=uuid4().hex, source=source, offset=offset)
+
+
+def source_of(offset: Mapping[str, Any]) -> dict[str, str]:
+    """Whose history an offset is about."""
+    return {"feed": str(offset["feed"]), "system": str(offset["system"])}
 
 
 def with_parts(manifest: Manifest, table: str, parts: Parts, gone: Iterable[str] = ()) -> Manifest:
@@ -269,6 +292,10 @@ class Lake:
             raise LakeEdited(self.place, f"it is gone, and there is data under {', '.join(left)}")
         return None
 
+    def version(self) -> object:
+        """Another one when the manifest was replaced; costs less than to read it."""
+        return self.storage.version(NAME)
+
     def manifest(self) -> Manifest:
         found = self.find()
         if found is None:
@@ -301,7 +328,8 @@ class Lake:
         if old is None:
             return {}
         kept = _all_folders(new)
-        left = {folder: since for folder, since in old.retired.items() if self.storage.files(folder)}
+        filled = self.storage.filled(old.retired)
+        left = {folder: since for folder, since in old.retired.items() if folder in filled}
         return left | dict.fromkeys(_all_folders(old) - kept, now)
 
     def check_source(self, manifest: Manifest, source: Mapping[str, str], xid: int, floor: int) -> None:
@@ -358,7 +386,8 @@ def tables(lake: str | Path) -> dict[str, list[str]]:
 
 def lacking(lake: Lake, manifest: Manifest) -> list[str]:
     """Folders that the manifest names and that hold nothing: somebody has removed them."""
-    return [folder for folder in sorted(_all_folders(manifest)) if not lake.storage.files(folder)]
+    named = _all_folders(manifest)
+    return sorted(named - lake.storage.filled(named))
 
 
 def _all_folders(manifest: Manifest) -> set[str]:

@@ -5,10 +5,10 @@ place, its manifest, and changes in the same instant as what it holds. A checkpo
 copied, or one batch ahead), and the function that a stream calls for each batch would run on the server under Spark
 Connect, away from the lake and its lease.
 
-A run has two parts. *Taking in* reads new events into bronze, batch by batch, and each commit marks the days it touched as
-stale. *Making* works stale days off: their silver and gold anew from bronze, then what is kept as a whole. Whatever dies in
-between, the manifest says what is left to do; folders of the dead are named nowhere, and a run never writes into a folder
-that exists.
+A run has three parts. *Taking in* reads new events into bronze, batch by batch, and each commit marks the days it touched
+as stale. *Making* works stale days off: their silver and gold anew from bronze, then what is kept as a whole. *Publishing*
+puts the answers into the store. Whatever dies in between, the manifest says what is left to do, and the store which answers
+it has; folders of the dead are named nowhere, and a run never writes into a folder that exists.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,9 +28,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.errors import InvalidInput
+from penstock.lake import keeping
 from penstock.lake.leading import Alone, Leading
-from penstock.lake.manifest import Lake, LakeError, Manifest, Parts, lacking, new_manifest, with_parts
+from penstock.lake.manifest import (
+    Lake,
+    LakeError,
+    Manifest,
+    Parts,
+    lacking,
+    new_manifest,
+    source_of,
+    with_parts,
+)
 from penstock.lake.parts import Files, born
+from penstock.lake.publish import publish_lake
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes
 from penstock.lake.reconcile import Mismatch, mismatches, store_time
 from penstock.lake.source import Ask, open_reader
@@ -43,6 +55,8 @@ logger = logging.getLogger("penstock.lake")
 ROWS_A_BATCH = 2_000_000
 DAYS_AT_ONCE = 35
 """How many days are made anew before something is committed: a rebuild of years is not lost at its end."""
+TABLES_AT_ONCE = 3
+"""How many tables are made at the same time. Small ones are mostly planning, during which the cores are free for others."""
 MOST_FOLDERS = 32
 """How many folders of bronze a day may have before they are written into one."""
 ALL_EVENTS = Ask("events", tuple(EVENTS))
@@ -69,6 +83,8 @@ class Report(Struct):
     """What the lake lacks, or has twice."""
     seconds: float = 0.0
     data_as_of: datetime | None = None
+    published: int = 0
+    """Answers put into the store; none where it has them already."""
 
 
 class LakeBroken(LakeError):
@@ -100,7 +116,7 @@ def run_once(
     on_step: Step = lambda name: None,
     office: Office | None = None,
 ) -> Report:
-    """Take in all that has happened in the store, and make of it what can be made.
+    """Take in all that has happened in the store, make of it what can be made, and publish that.
 
     `rebuild` makes silver and gold of all days anew from bronze, or with `first_day` and `last_day` of those days.
     Each closed day that has grown is compared with the store, with `check_all` every one that is in both.
@@ -118,8 +134,9 @@ def run_once(
     read_at = as_of or store_time(url)
     target = reader.horizon()
     run = Run(spark, lake, office, on_step)
-    run.begin(_source(target), reader.first)
-    lake.check_source(run.manifest, _source(target), int(target["xid"]), int(target["floor"]))
+    run.begin(source_of(target), reader.first)
+    lake.check_source(run.manifest, source_of(target), int(target["xid"]), int(target["floor"]))
+    run.check_in(url)
     if rebuild or first_day or last_day:
         run.forget(first_day, last_day)
     while (start := dict(run.manifest.offset))["xid"] < target["xid"]:
@@ -139,6 +156,8 @@ def run_once(
     run.note(read_at)
     run.check(url, check_all)
     run.make()
+    run.tell(url)
+    run.publish(url)
     run.report.seconds = time.monotonic() - began
     return run.report
 
@@ -202,6 +221,8 @@ class Run:
             self.manifest = found
             if gone := lacking(self.lake, found):
                 raise LakeBroken(self.lake.place, gone)
+            if found.data_as_of is not None and any(one.table not in found.tables for one in recipes()):
+                self._stale(found.days)  # an older version did not know all tables
 
     def forget(self, first_day: date | None, last_day: date | None) -> None:
         """Have these days made anew."""
@@ -209,6 +230,18 @@ class Run:
             raise InvalidInput("--from", f"not be after --to, {last_day}", str(first_day))
         first, last = str(first_day or date.min), str(last_day or date.max)
         self._stale(day for day in self.manifest.days if first <= day <= last)
+
+    def check_in(self, url: str) -> None:
+        """Hold the store to be no older than the lake; from here on nothing leaves it that the lake has not."""
+        number = keeping.check_in(url, self.lake, self.manifest)
+        self.manifest = replace(self.manifest, run=number)
+        self._on_step("checked in")
+
+    def tell(self, url: str) -> None:
+        """Let the store let go of what the lake has."""
+        self._on_step("about to tell the store")
+        self._office.check()
+        keeping.tell(url, self.lake, self.manifest)
 
     # ── Taking in ─────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +266,7 @@ class Run:
         self.manifest = replace(
             made,
             offset=end,
-            read_at=read_at or manifest.read_at,
+            read_at=_later(manifest.read_at, read_at),
             counts=counts,
             born={
                 **manifest.born,
@@ -260,7 +293,7 @@ class Run:
 
     def note(self, read_at: datetime) -> None:
         """Remember that there was nothing more at this time."""
-        self.manifest = replace(self.manifest, read_at=read_at)
+        self.manifest = replace(self.manifest, read_at=_later(self.manifest.read_at, read_at))
 
     # ── Checking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -298,11 +331,9 @@ class Run:
         while True:
             days, rest = self.manifest.stale[:DAYS_AT_ONCE], self.manifest.stale[DAYS_AT_ONCE:]
             made = self._compacted(self.manifest, days)
-            for recipe in cookbook:
-                if recipe.by is not By.WHOLE:
-                    made = self._made(made, recipe, days)
-                elif not rest:
-                    made = self._made_whole(made, recipe)
+            made = self._made(
+                made, [one for one in cookbook if (not rest if one.by is By.WHOLE else days)], days
+            )
             made = replace(made, stale=rest, data_as_of=made.data_as_of if rest else made.read_at)
             self._commit(made, "committed")
             self.report.days += days
@@ -315,30 +346,38 @@ class Run:
         then, now = self.manifest.data_as_of, self.manifest.read_at
         return then is None or (now is not None and now.timestamp() // 3600 != then.timestamp() // 3600)
 
-    def _made(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Manifest:
-        """With these days of a table made anew."""
-        if not days:
-            return manifest
+    def _made(self, manifest: Manifest, cookbook: Sequence[Recipe], days: Sequence[str]) -> Manifest:
+        """With these days of all tables made anew: each as soon as those are there that it reads."""
+        waiting, running = list(cookbook), dict[Future[Parts], Recipe]()
+        to_come = {recipe.table for recipe in waiting}
+        cooks = ThreadPoolExecutor(TABLES_AT_ONCE, "penstock-lake")
+        try:
+            while waiting or running:
+                for recipe in [one for one in waiting if to_come.isdisjoint(one.reads)]:
+                    waiting.remove(recipe)
+                    running[cooks.submit(self._parts_of, manifest, recipe, days)] = recipe
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    recipe = running.pop(future)
+                    gone = () if recipe.by is By.WHOLE else days
+                    manifest = with_parts(manifest, recipe.table, future.result(), gone=gone)
+                    to_come.discard(recipe.table)
+                    self._on_step(f"{recipe.table} written")
+        finally:
+            cooks.shutdown(cancel_futures=True)
+        return manifest
+
+    def _parts_of(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Parts:
+        """Make a table, or these days of it, from what this manifest has of others."""
+        as_of = _as_of(manifest)
         if recipe.by is By.BORN:
             folders = sorted({folder for day in days for folder in manifest.born.get(day, ())})
             tables = {"events": self._files.folders("events", folders).where(born().isin(list(days)))}
         else:
-            tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
-        frame = recipe(tables, _as_of(manifest))
-        parts = self._files.write(frame, recipe.layer, recipe.table, manifest.batch + 1, recipe.day)
-        self._on_step(f"{recipe.table} written")
-        return with_parts(manifest, recipe.table, parts, gone=days)
-
-    def _made_whole(self, manifest: Manifest, recipe: Recipe) -> Manifest:
-        as_of = _as_of(manifest)
-        days = None
-        if recipe.last_days is not None:
-            first = str(as_of.date() - timedelta(days=recipe.last_days))
-            days = [day for day in manifest.days if day >= first]
-        tables = {table: self._files.read(manifest, table, days) for table in recipe.reads}
-        parts = self._files.write(recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, None)
-        self._on_step(f"{recipe.table} written")
-        return with_parts(manifest, recipe.table, parts)
+            wanted = days if recipe.by is By.DAY else _latest(manifest, as_of, recipe.last_days)
+            tables = {table: self._files.read(manifest, table, wanted) for table in recipe.reads}
+        return self._files.write(
+            recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, recipe.day
+        )
 
     def _compacted(self, manifest: Manifest, days: Sequence[str]) -> Manifest:
         """With days that came in very many small batches written into one folder each."""
@@ -358,6 +397,15 @@ class Run:
             },
         )
 
+    # ── Publishing ────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, url: str) -> None:
+        """Put the answers into the store, unless it has them: also those of a run that came no further."""
+        self._office.check()
+        self.report.published = publish_lake(url, self.lake, self.manifest)
+        if self.report.published:
+            self._on_step("published")
+
     def _commit(self, manifest: Manifest, step: str) -> None:
         self._on_step(f"{step.removesuffix('committed').strip() or 'tables'} about to be committed")
         self._office.check()
@@ -365,12 +413,21 @@ class Run:
         self._on_step(step)
 
 
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """What was there stays there, though a transaction that has come to light since holds the store's time back."""
+    return max((moment for moment in (one, other) if moment is not None), default=None)
+
+
+def _latest(manifest: Manifest, as_of: datetime, count: int | None) -> list[str] | None:
+    """The days that are no longer ago than so many; None for all there is."""
+    if count is None:
+        return None
+    first = str(as_of.date() - timedelta(days=count))
+    return [day for day in manifest.days if day >= first]
+
+
 def _as_of(manifest: Manifest) -> datetime:
     return manifest.read_at or datetime.now(UTC)
-
-
-def _source(offset: Mapping[str, Any]) -> dict[str, str]:
-    return {"feed": str(offset["feed"]), "system": str(offset["system"])}
 
 
 def _column(name: str) -> Any:

@@ -1,11 +1,16 @@
 """Gold goes back into the store, where the service and people read it: one transaction per run, the newest run alone.
 
 The store is no second lake. What is published is bounded, the most telling rows first; the rest stays in the lake.
+Beside it, and for no tenant, the store keeps a mark of whose gold it shows: who publishes the same again has nothing to
+do, and what a run has made and not published any more, the next one does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -13,11 +18,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.connecting import connect
 from penstock.core import bounds
+from penstock.core.codec import JsonText
 from penstock.core.ports import Store
-from penstock.core.registry import Insight
+from penstock.core.registry import ALL_TENANTS, Insight
 from penstock.insights import SUMMARY, Body, Row, Rows, Summary, encoded
+from penstock.lake.manifest import WHOLE, Lake, Manifest
 from penstock.lake.tables import GOLD, HISTOGRAM
+
+MARK = "published"
+"""The name of the mark, an insight of no tenant."""
 
 
 class _Choice(Struct, frozen=True):
@@ -45,7 +56,71 @@ CHOICES: Mapping[str, _Choice] = {
 }
 
 
-async def publish(store: Store, tables: Mapping[str, Any], as_of: datetime) -> int:
+def publish_lake(
+    url: str,
+    lake: Lake,
+    manifest: Manifest,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    always: bool = False,
+) -> int:
+    """Put a lake's gold into a store; says how many bodies, none if the store shows this very gold already.
+
+    `renamed` gives tenants another name in the store. With `always` it is put there whatever the mark says.
+    """
+
+    async def put() -> int:
+        async with connect(url, actor="lake") as queue:
+            mark = _mark(manifest, renamed or {})
+            there = await queue.store.insights(ALL_TENANTS, [MARK])
+            if not always and there and there[0].body == mark:
+                return 0
+            assert manifest.data_as_of is not None
+            return await publish(
+                queue.store, gold(lake, manifest, renamed or {}), manifest.data_as_of, mark=mark
+            )
+
+    if manifest.data_as_of is None:
+        return 0  # nothing was ever made
+    # In a thread of its own: a notebook calls from inside an event loop.
+    with ThreadPoolExecutor(1, "penstock lake publish") as executor:
+        return executor.submit(lambda: asyncio.run(put())).result()
+
+
+def gold(lake: Lake, manifest: Manifest, renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Gold from the lake's files (a pyarrow.Table by name), of those days that are published at all. Needs no Spark."""
+    return {name: _read(lake, manifest, name, renamed) for name in GOLD}
+
+
+def _read(lake: Lake, manifest: Manifest, name: str, renamed: Mapping[str, str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert manifest.data_as_of is not None
+    back = CHOICES[name].days
+    first = "" if back is None else str((manifest.data_as_of - timedelta(days=back)).date())
+    days = [day for day in manifest.tables.get(name, {}) if day == WHOLE or day >= first]
+    files = [file for folder in manifest.folders(name, days) for file in lake.storage.files(folder)]
+    if not files:
+        return pa.table({column: pa.array([], pa.string()) for column in GOLD[name]})
+    read = [
+        pq.read_table(lake.storage.path(file), columns=list(GOLD[name]), partitioning=None) for file in files
+    ]
+    table = pa.concat_tables(read, promote_options="default")
+    tenants = [renamed.get(tenant, tenant) for tenant in table["tenant"].to_pylist()]
+    return table.set_column(table.column_names.index("tenant"), "tenant", pa.array(tenants, pa.string()))
+
+
+def _mark(manifest: Manifest, renamed: Mapping[str, str]) -> JsonText:
+    """Which gold this is: its folders, since none is ever written twice."""
+    folders = [manifest.folders(name) for name in GOLD]
+    told = msgspec.json.encode([manifest.lake, folders, renamed], order="sorted")
+    return JsonText(msgspec.json.encode({"gold": hashlib.sha256(told).hexdigest()}).decode())
+
+
+async def publish(
+    store: Store, tables: Mapping[str, Any], as_of: datetime, *, mark: JsonText | None = None
+) -> int:
     """Put a run's gold (a pyarrow.Table by name) into the store; says how many bodies.
 
     All of it or nothing: a run as of an earlier time than what is there is refused with InvalidInput.
@@ -54,7 +129,8 @@ async def publish(store: Store, tables: Mapping[str, Any], as_of: datetime) -> i
     if missing:
         raise ValueError(f"a run publishes all of gold, and {', '.join(missing)} are not given")
     found = list(insights(tables, as_of))
-    await store.put_insights(found)
+    marks = [] if mark is None else [Insight(ALL_TENANTS, MARK, as_of, mark)]
+    await store.put_insights([*found, *marks])
     return len(found)
 
 

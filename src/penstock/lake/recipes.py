@@ -11,12 +11,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from penstock.lake import transforms
-from penstock.lake.parts import day_of
 from penstock.lake.tables import BRONZE, EVENTS, GOLD, SILVER, Table
+from penstock.lake.transforms.anomalies import WEEKS
 from penstock.lake.transforms.failures import FAILURE_HOURS
+from penstock.lake.transforms.figures import QUEUE_HOURS
+from penstock.lake.transforms.flows import FLOW_JOBS
+from penstock.lake.transforms.slo import WINDOWS
 
 FLOW_DAYS = 35
 """How far back flows are looked for: whose flow a job is in, only all jobs can tell."""
+
+SLO_DAYS = max(WINDOWS.values()) // 24 + 1
+ANOMALY_DAYS = WEEKS * 7 + 1
+"""How far back these look anyway; one more, because they begin within a day."""
 
 
 class By(StrEnum):
@@ -60,26 +67,36 @@ def schedules(fires: DataFrame) -> DataFrame:
     return transforms.GOLD["schedules"](fires)
 
 
-SCHEMAS: Mapping[str, Table] = {**SILVER, **GOLD, **BRONZE, "failure_hours": FAILURE_HOURS, "fires": EVENTS}
+SCHEMAS: Mapping[str, Table] = {
+    **SILVER,
+    **GOLD,
+    **BRONZE,
+    "failure_hours": FAILURE_HOURS,
+    "queue_hours": QUEUE_HOURS,
+    "flow_jobs": FLOW_JOBS,
+    "fires": EVENTS,
+}
 
 
 def recipes() -> tuple[Recipe, ...]:
     """In an order in which each comes after those it reads. A function, because columns need a session."""
-    silver, gold = transforms.SILVER, transforms.GOLD
-    day, hour = f.col("day"), day_of("hour")
+    silver, by_day, gold = transforms.SILVER, transforms.BY_DAY, transforms.GOLD
+    day, hour = f.col("day"), f.to_date("hour")
     return (
         Recipe("silver", "attempts", silver["attempts"], day=day),
         Recipe("silver", "jobs", silver["jobs"], By.BORN, day=day),
         Recipe("silver", "fires", fires, day=day),
-        Recipe("silver", "failure_hours", transforms.BY_DAY["failure_hours"], day=hour),
+        Recipe("silver", "flow_jobs", by_day["flow_jobs"], day=day),
+        Recipe("silver", "failure_hours", by_day["failure_hours"], day=hour),
         Recipe("gold", "hourly", gold["hourly"], day=hour),
-        Recipe("gold", "daily", gold["daily"], day=day_of("day")),
-        Recipe("gold", "usage", gold["usage"], day=day_of("day")),
+        Recipe("silver", "queue_hours", by_day["queue_hours"], day=hour),
+        Recipe("gold", "daily", gold["daily"], day=day),
+        Recipe("gold", "usage", gold["usage"], day=day),
         Recipe("gold", "failures", gold["failures"], By.WHOLE),
         Recipe("gold", "capacity", gold["capacity"], By.WHOLE),
         Recipe("gold", "capacity_plan", gold["capacity_plan"], By.WHOLE),
-        Recipe("gold", "slo", gold["slo"], By.WHOLE),
-        Recipe("gold", "anomalies", gold["anomalies"], By.WHOLE),
+        Recipe("gold", "slo", gold["slo"], By.WHOLE, last_days=SLO_DAYS),
+        Recipe("gold", "anomalies", gold["anomalies"], By.WHOLE, last_days=ANOMALY_DAYS),
         Recipe("gold", "flows", gold["flows"], By.WHOLE, last_days=FLOW_DAYS),
         Recipe("gold", "schedules", schedules, By.WHOLE),
     )

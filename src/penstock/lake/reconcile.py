@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from penstock.core.errors import UnknownStore
+from penstock.core.errors import PenstockError, UnknownStore
 from penstock.lake.source.postgres import plain_url
 
 if TYPE_CHECKING:
@@ -53,6 +53,20 @@ class Mismatch(Struct, frozen=True):
         return (
             f"{self.day} does not reconcile: of {self.in_store:,} {self.kind}s in the store "
             + " and ".join(part for part in (lacks, doubled) if part)
+        )
+
+
+class NotReconciled(PenstockError):
+    """The lake does not have what the store has. Nothing may leave the store until it does."""
+
+    code = "lake_not_reconciled"
+
+    def __init__(self, found: Sequence[Mismatch]) -> None:
+        days = len({one.day for one in found})
+        super().__init__(
+            f"{days} {'days' if days > 1 else 'day'} of the lake do not have what the store has ({found[0]}); nothing may "
+            "leave the store until they do. Look whether files were changed, then move the lake aside and run again",
+            days=days,
         )
 
 

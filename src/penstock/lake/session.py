@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from penstock.lake.java import find_java
@@ -18,6 +19,9 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
+    # Many parts to begin with, which large shuffles need; small ones are put together again, into few files.
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "16",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "128m",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.python.filterPushdown.enabled": "true",
     # Spark would read `day=2026-01-31` back as a date; the tables say it is text.
@@ -65,3 +69,22 @@ def session(
     for name, value in {**settings, **conf}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def end(spark: SparkSession, seconds: float = 30.0) -> None:
+    """Stop a session, and see the JVM behind it to its end: `stop` alone leaves it to whenever this process ends."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return  # another machine's
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process.stdin.close()  # by which it is told to leave
+    try:
+        process.wait(seconds)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,17 +1,18 @@
-"""Where a lake's files are. A local path now; whatever can replace one small object under a condition can be another."""
+"""Where a lake's files are: a folder, or a bucket (objects.py); whatever can replace one small object under a condition."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from penstock.core.errors import InvalidInput
+from penstock.lake.objects import SCHEMES, ObjectStorage, is_data
 
 
 class Storage(Protocol):
@@ -19,6 +20,9 @@ class Storage(Protocol):
 
     Names are relative, with slashes; what is not there is empty.
     """
+
+    roots: Sequence[str]
+    """How Spark may call the place, if its Hadoop knows such places; empty where it needs no such help."""
 
     def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a file by what `change` makes of it, with nobody in between; if `change` raises, nothing is replaced.
@@ -29,6 +33,10 @@ class Storage(Protocol):
 
     def read(self, name: str) -> bytes | None: ...
 
+    def version(self, name: str) -> object:
+        """Something that is another after each swap; None for a file that is not there."""
+        ...
+
     def folders(self, name: str) -> list[str]:
         """The names of the folders directly within one."""
         ...
@@ -37,8 +45,20 @@ class Storage(Protocol):
         """The data files of a folder, by name."""
         ...
 
+    def filled(self, folders: Iterable[str]) -> set[str]:
+        """Those of some folders that have data files."""
+        ...
+
+    def draft(self, name: str) -> str:
+        """Where on this machine a new folder is to be written. It is there for all to see once it is synced."""
+        ...
+
     def sync(self, name: str) -> None:
-        """Make a folder that was written to the end survive a power cut."""
+        """Make a folder that was drafted to the end survive a power cut."""
+        ...
+
+    def fetched(self, folders: Sequence[str]) -> list[str]:
+        """Folders as this machine reads them, with their data files."""
         ...
 
     def changed_at(self, name: str) -> datetime:
@@ -55,13 +75,18 @@ class Storage(Protocol):
 def open_storage(lake: str | Path) -> Storage:
     """The storage that a path names."""
     scheme, separator, _ = str(lake).partition("://")
+    if scheme in SCHEMES and separator:
+        return ObjectStorage(str(lake))
     if separator and scheme != "file":
-        raise InvalidInput("lake", "be a path of this machine, or of one that all of Spark's see", str(lake))
+        known = ", ".join(f"{one}://" for one in SCHEMES)
+        raise InvalidInput("lake", f"be a path, or a bucket by one of {known}", str(lake))
     return LocalStorage(Path(str(lake).removeprefix("file://")))
 
 
 class LocalStorage:
     """A folder of this machine, or one that all machines see at the same place."""
+
+    roots: Sequence[str] = ()
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -85,13 +110,30 @@ class LocalStorage:
         except FileNotFoundError:
             return None
 
+    def version(self, name: str) -> object:
+        try:
+            found = (self._root / name).stat()
+        except FileNotFoundError:
+            return None
+        # A swap makes a new file: even two within one tick of the clock differ.
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def folders(self, name: str) -> list[str]:
         folder = self._root / name
         return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
 
     def files(self, name: str) -> list[str]:
         found = (one.name for one in (self._root / name).glob("*.parquet"))
-        return sorted(f"{name}/{one}" for one in found if not one.startswith((".", "_")))
+        return sorted(f"{name}/{one}" for one in found if is_data(one))
+
+    def filled(self, folders: Iterable[str]) -> set[str]:
+        return {folder for folder in folders if self.files(folder)}
+
+    def draft(self, name: str) -> str:
+        return self.path(name)
+
+    def fetched(self, folders: Sequence[str]) -> list[str]:
+        return [self.path(folder) for folder in folders]
 
     def sync(self, name: str) -> None:
         # Spark does not: a manifest that outlives the files it names would be a lake with holes.

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from penstock.bulk import BulkRunner
 from penstock.server import (
     administering,
+    dashboard,
     following,
     insights,
     looking,
@@ -24,6 +25,7 @@ from penstock.server import (
     port,
     probes,
     producing,
+    sessions,
     watching,
     working,
 )
@@ -83,6 +85,8 @@ def create_app(service: Service) -> ASGIApp:
     app.openapi = openapi  # type: ignore[method-assign]
     app.router.routes.append(Route("/docs", lambda request: docs()))
     app.router.routes.extend(routes(OPERATIONS, service))
+    app.router.routes.extend(routes(sessions.OPERATIONS, service))
+    app.router.routes.extend(dashboard.routes())
     app.add_exception_handler(404, no_such_page)
     app.add_exception_handler(405, wrong_method)
     return Edge(app, service)

@@ -7,10 +7,13 @@ from random import Random
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from penstock import bulk
 from penstock.access import Scope
 from penstock.core import bounds
+from penstock.core.archive import Archived
+from penstock.core.errors import JobNotFound
 from penstock.core.job import Cause, Job, JobId, Status
 from penstock.core.lifecycle import ACTIVE
 from penstock.explain import Explanation, explain
@@ -28,9 +31,9 @@ from penstock.server.wire import (
     ReasonRequest,
     RedriveRequest,
     ResultAnswer,
-    attempt_answer,
-    change_answer,
+    archived_answer,
     conditions,
+    history_answer,
     job_answer,
     raw,
 )
@@ -83,17 +86,29 @@ async def list_jobs(call: Call) -> JobsAnswer:
 
 
 async def get_job(call: Call) -> JobAnswer:
-    """A job as it stands."""
-    return job_answer(await call.service.get(call.caller.tenant, job_id(call)))
+    """A job as it stands; one that has left the store, as the lake has it."""
+    try:
+        return job_answer(await call.service.get(call.caller.tenant, job_id(call)))
+    except JobNotFound:
+        return archived_answer(await _archived(call))
 
 
 async def get_attempts(call: Call) -> HistoryAnswer:
-    """The audit trail of a job: every attempt, and what people and rules did besides."""
-    history = await call.caller.queue.history(job_id(call))
-    return HistoryAnswer(
-        [attempt_answer(attempt) for attempt in history.attempts],
-        [change_answer(change) for change in history.changes],
-    )
+    """The audit trail of a job: every attempt, and what people and rules did besides. One that has left is in the lake."""
+    try:
+        return history_answer(await call.caller.queue.history(job_id(call)))
+    except JobNotFound:
+        found = await _archived(call)
+        return replace(history_answer(found.history), source="lake", data_as_of=found.data_as_of)
+
+
+async def _archived(call: Call) -> Archived:
+    """The job in the lake, if there is one that has it; else it is not found, whosever it may be."""
+    archive, wanted = call.service.archive, job_id(call)
+    found = None if archive is None else await archive.find(call.caller.tenant, wanted)
+    if found is None:
+        raise JobNotFound(wanted)
+    return found
 
 
 async def get_result(call: Call) -> ResultAnswer:

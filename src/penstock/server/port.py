@@ -46,8 +46,8 @@ LONGEST_OFFICE_SECONDS = 86_400
 MOST_CURSOR_CHARS = 200
 WORKER = "worker"
 """The kind of entries by which workers show themselves."""
-TOKEN = "token"
-"""The kind of entries that let people in: only the service itself puts these."""
+LETTING_IN = ("token", "session", "session-code")
+"""The kinds of entries that let people in: only the service itself puts these."""
 
 
 def _actor(call: Call) -> str | None:
@@ -316,7 +316,7 @@ def _may_see_to(call: Call, kind: str, *scopes: Scope) -> None:
     """Forbidden, unless the caller may see to entries of this kind; those of workers need one of some scopes."""
     token = call.caller.token
     assert token is not None
-    if kind == TOKEN and not call.caller.is_the_service:
+    if kind in LETTING_IN and not call.caller.is_the_service:
         raise Forbidden("tokens are seen to under /v1/tokens", needed="a token of the service itself")
     needed = scopes if kind == WORKER else (Scope.ADMIN,)
     if not any(token.allows(scope) for scope in needed):

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from penstock.access import Access, Scope, Token
 from penstock.coalesce import MOST_GROUPS, Groups
 from penstock.core import bounds
+from penstock.core.archive import Archive
 from penstock.core.commands import Beat, Enqueued, Heartbeat, Settle, Settled
 from penstock.core.errors import Forbidden, Overloaded, RateLimited, Unauthorized
 from penstock.core.job import Job, JobId, NewJob
@@ -24,6 +25,7 @@ from penstock.server.limits import Keeper, Limits
 from penstock.server.lines import Lines
 from penstock.server.metrics import ServiceMetrics
 from penstock.server.rings import Rings
+from penstock.server.sessions import Sessions
 
 logger = logging.getLogger("penstock.server")
 
@@ -63,14 +65,19 @@ class Service:
         tenant_rate: Rate | None = None,
         allowances: Keeper | None = None,
         figures_seconds: float = LOOK_SECONDS,
+        archive: Archive | None = None,
     ) -> None:
-        """`allowances` says where rate limits are kept, if not in the store itself; `figures_seconds` how soon figures follow."""
+        """`allowances` says where rate limits are kept, if not in the store itself; `figures_seconds` how soon figures follow;
+        `archive` who knows of jobs that left.
+        """
         self.queue = queue
         self.store = queue.store
         self.access = access
+        self.sessions = Sessions(queue.store, access)
         self.most_bytes = most_bytes
         self.body_seconds = body_seconds
         self.needs_idempotency_key = needs_idempotency_key
+        self.archive = archive
         store = self.store
         self.enqueue: Groups[NewJob, Enqueued] = Groups(store.enqueue, 2)
         self.settle: Groups[Settle, Settled] = Groups(store.settle, 2)
@@ -112,7 +119,10 @@ class Service:
         """Who sends this request, if that is known and it is allowed to."""
         if scope is None:
             return Caller(None, self.queue)
-        token = await self.access.check(bearer(request))
+        if "authorization" in request.headers:
+            token = await self.access.check(bearer(request))
+        else:
+            token = await self.sessions.check(request)
         tenant = _tenant(request, token)
         if not any(token.allows(one) for one in ((scope,) if isinstance(scope, Scope) else scope)):
             needed = scope if isinstance(scope, Scope) else " or ".join(scope)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from penstock.access import Scope
 from penstock.bulk import Action
 from penstock.core import bounds
+from penstock.core.archive import NOT_ARCHIVED, Archived
 from penstock.core.codec import JsonText
-from penstock.core.commands import Duplicate, Leased, Parent, QueueView
+from penstock.core.commands import Duplicate, History, Leased, Parent, QueueView
 from penstock.core.cron import in_words, next_fires
 from penstock.core.job import Attempt, Cause, Change, Job, OnExhausted, OnParentFailure, Outcome, Status
 from penstock.core.limits import Rate
@@ -233,7 +235,8 @@ class JobAnswer(Struct, frozen=True, kw_only=True):
     queue: str
     status: Status
     priority: int
-    payload: Raw
+    payload: Raw | UnsetType = UNSET
+    """Not there for a job from the lake."""
     attempts: int
     max_attempts: int | None
     """None: what the queue is set to."""
@@ -257,6 +260,19 @@ class JobAnswer(Struct, frozen=True, kw_only=True):
     parents: tuple[str, ...] = ()
     schedule: str | None = None
     headers: Raw | None = None
+    source: Literal["lake"] | UnsetType = UNSET
+    """There if the job has left the store, and this is what the lake has of it."""
+    data_as_of: Moment | UnsetType = UNSET
+    """What happened later is not in the lake yet."""
+    lacking: tuple[str, ...] | UnsetType = UNSET
+    """What the lake does not keep of a job."""
+
+
+def archived_answer(found: Archived) -> JobAnswer:
+    """A job that has left the store."""
+    return replace(
+        job_answer(found.job), payload=UNSET, source="lake", data_as_of=found.data_as_of, lacking=NOT_ARCHIVED
+    )
 
 
 def job_answer(job: Job) -> JobAnswer:
@@ -371,6 +387,9 @@ class HistoryAnswer(Struct, frozen=True):
 
     attempts: list[AttemptAnswer]
     changes: list[ChangeAnswer]
+    source: Literal["lake"] | UnsetType = UNSET
+    """There if the job has left the store, and this is what the lake has of it: no results, and no logs."""
+    data_as_of: Moment | UnsetType = UNSET
 
 
 def attempt_answer(attempt: Attempt) -> AttemptAnswer:
@@ -383,6 +402,13 @@ def attempt_answer(attempt: Attempt) -> AttemptAnswer:
 def change_answer(change: Change) -> ChangeAnswer:
     return ChangeAnswer(
         change.at, change.verb, change.actor, change.reason, change.status, raw(change.detail)
+    )
+
+
+def history_answer(history: History) -> HistoryAnswer:
+    return HistoryAnswer(
+        [attempt_answer(attempt) for attempt in history.attempts],
+        [change_answer(change) for change in history.changes],
     )
 
 

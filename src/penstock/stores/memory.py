@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import TypeVar
 
+from penstock.core import promises
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.commands import (
     Beat,
@@ -35,6 +36,7 @@ from penstock.core.commands import (
 from penstock.core.errors import PenstockError
 from penstock.core.job import Job, JobId, LeaseToken, NewJob
 from penstock.core.machine import Machine, each
+from penstock.core.registry import ALL_TENANTS
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import EVERYONE, SCHEDULES
@@ -171,6 +173,8 @@ class MemoryStore(MemoryRegistry, MemoryFeed):
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         now = self._clock.now()
+        told = await self.entries(ALL_TENANTS, promises.LAKE)
+        exported_until = promises.exported_until(promises.read(told), exported_until)
         lost = expired = pruned = 0
         for tenant, machine in sorted(self._machines.items()):
             swept = machine.advance(now)

@@ -127,7 +127,7 @@ class Keeper:
         beats = [Heartbeat(held.id, held.token, None, held.progress) for held in due]
         asked_at = time.monotonic()
         try:
-            answers = await queue.store.heartbeat(queue.tenant, beats)
+            answers = await self._ask(queue, beats, min(held.seconds for held in due) / 6)
         except PenstockError as error:
             self.failures += 1
             logger.warning("%d leases could not be renewed, trying again: %s", len(due), error)
@@ -140,6 +140,28 @@ class Keeper:
                 held.renewed_at = time.monotonic()
             if not isinstance(answer, Beat) or answer.cancel_requested:
                 self._tell(held, answer)
+
+    async def _ask(
+        self, queue: Queue, beats: Sequence[Heartbeat], patience_seconds: float
+    ) -> Sequence[Beat | PenstockError]:
+        """Through our own store; one that would hold every job a second time is opened only if the worker's loop is stuck."""
+        loop = self._worker_loop
+        if loop is None or loop is self._own_loop or not getattr(queue.store, "is_held_whole", False):
+            return await queue.store.heartbeat(queue.tenant, beats)
+        asked_at = time.monotonic()
+        call = self._queue.store.heartbeat(self._queue.tenant, beats)
+        try:
+            loop.call_soon_threadsafe(self._pong)
+            answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+        except RuntimeError:  # the worker's loop has ended
+            call.close()
+            return await queue.store.heartbeat(queue.tenant, beats)
+        while not answer.done():
+            await asyncio.wait([answer], timeout=patience_seconds)
+            if not answer.done() and self._ponged_at < asked_at:
+                answer.cancel()
+                return await queue.store.heartbeat(queue.tenant, beats)
+        return answer.result()
 
     def _tell(self, held: InHand, answer: Beat | PenstockError) -> None:
         assert self._worker_loop is not None

@@ -20,6 +20,7 @@ from penstock.core import bounds
 from penstock.core.commands import Beat, Leased, LeaseJobs
 from penstock.core.errors import LeaseLost, NotFound, PenstockError
 from penstock.core.patterns import is_pattern, matching
+from penstock.core.ports import cadence
 from penstock.core.wakeups import CANCELS, Bell
 from penstock.presence import MOST_DOING, Order
 from penstock.queue import Queue
@@ -364,7 +365,9 @@ class Worker:
     def _longest_wait(self) -> float:
         """Who is woken need not look often; bells that ring within one process only say nothing of the others."""
         status = self.queue.store.wakeups.status()
-        return RUNG_SECONDS if status.healthy and status.driver not in ("none", "memory") else LONGEST_SECONDS
+        if not status.healthy or status.driver in ("none", "memory"):
+            return LONGEST_SECONDS
+        return RUNG_SECONDS * cadence(self.queue.store)
 
     async def _sleep(self, bell: Bell, queues: list[str], wait: float) -> bool:
         """Wait until there may be something to lease; says whether somebody rang."""

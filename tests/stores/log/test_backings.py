@@ -78,10 +78,10 @@ class TestCreate:
         assert await objects.create("a", b"same")
         assert await objects.create("a", b"same")
 
-    @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/./b", ".hidden", "a\0b"])
-    async def test_refuses_a_key_that_is_not_one_everywhere(self, objects: Objects, key: str) -> None:
-        with pytest.raises(InvalidInput, match="key must"):
-            await objects.create(key, b"")
+    async def test_refuses_a_key_that_is_not_one_everywhere(self, objects: Objects) -> None:
+        for key in ("", "/a", "a/", "a//b", "../a", "a/./b", ".hidden", "a\0b"):
+            with pytest.raises(InvalidInput, match="key must"):
+                await objects.create(key, b"")
 
 
 class TestRead:

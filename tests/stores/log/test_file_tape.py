@@ -145,8 +145,10 @@ class TestTornTail:
 
     async def test_of_zeros_is_cut_too(self, tape: FileTape, folder: Path) -> None:
         await fill(tape, 2)
+        whole = (folder / FIRST).stat().st_size
         await tear(folder, bytes(5000))
         assert await tape.append(b"three") == 3
+        assert (folder / FIRST).stat().st_size == whole + frames.HEADER_BYTES + len(b"three")
 
     async def test_a_batch_torn_in_its_middle_is_cut_as_one(self, tape: FileTape, folder: Path) -> None:
         await fill(tape, 1)

@@ -1,6 +1,7 @@
-"""Many jobs into PostgreSQL at once: staged by COPY, then taken in by set, in one transaction per slice.
+"""Many jobs into PostgreSQL at once, in one transaction per slice: by COPY straight into the tables where no row was there
+before, and else staged by COPY and taken in by set.
 
-It is the statement of sql/enqueue.sql fed from a table, with idempotency keys taken by set too. That is exact among those
+Both ways are the statement of sql/enqueue.sql for many, with idempotency keys taken by set too. That is exact among those
 who do it so: of two who bring one key, the second waits for the first and finds its job. Who enqueues one by one looks
 first and writes later, under a lock per key; so keys that others may use as well go that way (`one_by_one`).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -42,8 +44,6 @@ COLUMNS = {
 
 _STAGE = f"""CREATE TEMPORARY TABLE penstock_stage ({", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())})
 ON COMMIT DROP"""
-
-_COPY = "COPY penstock_stage FROM STDIN (FORMAT csv)"
 
 # In the order of the keys: two who bring the same ones must not wait for each other.
 _NEW = """
@@ -84,6 +84,18 @@ FROM (SELECT queue, priority, min(coalesce(run_at, now() + make_interval(secs =>
 
 _TELL = "SELECT pg_notify('penstock', %(tenant)s || ' ' || queue) FROM (SELECT DISTINCT queue FROM penstock_stage) q"
 
+_LANES_TOLD = """
+SELECT penstock.know(%(tenant)s, %(queue)s, %(priority)s::smallint[]),
+       penstock.hold(%(tenant)s, %(queue)s, %(priority)s::smallint[], %(due_min)s::timestamptz[])"""
+
+_TOLD = """
+WITH counted AS (
+    INSERT INTO penstock.tally (tenant, queue, queued)
+    SELECT %(tenant)s, queue, sum(number) FROM unnest(%(queue)s::text[], %(due_count)s::bigint[]) AS lane (queue, number)
+    GROUP BY queue RETURNING queue
+)
+SELECT pg_notify('penstock', %(tenant)s || ' ' || queue) FROM counted"""
+
 _CONFLICTS = """
 SELECT s.place, s.request, r.job_id::text FROM penstock_stage s
 JOIN penstock.request r ON r.tenant = %(tenant)s AND r.key = s.request
@@ -99,23 +111,20 @@ class Taken(Struct, frozen=True):
     """Those of the jobs made, if they were asked for."""
 
 
-def take_in(connection: Any, tenant: str, stage: Any, *, keyed: bool, named: bool = False) -> Taken:
-    """Take staged jobs in, inside the transaction that is open; `stage` is an Arrow table with COLUMNS.
+def take_in(
+    connection: Any, tenant: str, stage: Any, *, keyed: bool, named: bool = False, straight: bool = False
+) -> Taken:
+    """Take jobs in, inside the transaction that is open; `stage` is an Arrow table with COLUMNS.
 
     Rows whose id is taken are left out, uncounted and unrefused: whoever has `named` them asks about those once more.
+    `straight`: none of the keys is likely to be known, all are to be remembered for equally long, and nothing has a delay.
     """
-    import pyarrow
-    import pyarrow.csv
-
+    if straight and _copied(connection, tenant, stage, keyed):
+        return Taken(stage.num_rows)
     given = {"tenant": tenant}
     connection.execute("DROP TABLE IF EXISTS penstock_stage")
     connection.execute(_STAGE)
-    # Quoted wherever there is a value: what is not is null.
-    style = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
-    with connection.cursor().copy(_COPY) as copy:
-        sink = pyarrow.BufferOutputStream()
-        pyarrow.csv.write_csv(stage, sink, style)
-        copy.write(sink.getvalue())
+    _copy(connection, "penstock_stage", stage)
     # Only who names jobs can name one that is there; to look out for it is not free.
     take_in = _TAKE_IN.format(on_conflict="ON CONFLICT DO NOTHING" if named else "")
     ids = "array_agg(id::text)" if named else "NULL"
@@ -130,6 +139,69 @@ def take_in(connection: Any, tenant: str, stage: Any, *, keyed: bool, named: boo
         for place, key, job_id in connection.execute(_CONFLICTS, given):
             refused[place] = IdempotencyConflict(key, job_id)
     return Taken(made, refused, frozenset(known or ()))
+
+
+def _copied(connection: Any, tenant: str, stage: Any, keyed: bool) -> bool:
+    """Copy jobs straight to where they belong, if no key was ever brought before: half the work of looking at each.
+
+    Otherwise the index of the keys refuses, and nothing is written.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from psycopg.errors import UniqueViolation
+
+    if keyed and pc.count_distinct(stage["request"]).as_py() < stage.num_rows:
+        return False
+    seconds = stage["seconds"][0].as_py()
+    [(now, until)] = connection.execute("SELECT now(), now() + make_interval(secs => %s)", [seconds])
+    due = pc.fill_null(stage["run_at"], moment_text(now))
+
+    def same(value: str) -> Any:
+        return pa.repeat(value, stage.num_rows)
+
+    its = {"tenant": same(tenant), **{name: stage[name] for name in ("id", "queue", "priority", "key")}}
+    job = {**its, **{name: stage[name] for name in ("type", "payload", "run_at", "options")}}
+    job |= {"created_at": same(moment_text(now)), "scheduled_at": due}
+    try:
+        with connection.transaction():
+            if keyed:
+                # In the order of the keys: two who bring the same ones must not wait for each other; and cheaper too.
+                keys = stage.select(["request", "id", "fingerprint"]).rename_columns(
+                    ["key", "job_id", "fingerprint"]
+                )
+                keys = keys.append_column("tenant", same(tenant)).append_column(
+                    "until", same(moment_text(until))
+                )
+                _copy(connection, "penstock.request", keys.sort_by("key"))
+            _copy(connection, "penstock.job", pa.table(job))
+            _copy(connection, "penstock.ready", pa.table({**its, "run_at": due, "scheduled_at": due}))
+    except UniqueViolation:
+        return False
+    lanes = pa.table({"queue": stage["queue"], "priority": stage["priority"], "due": due})
+    lanes = lanes.group_by(["queue", "priority"]).aggregate([("due", "min"), ("due", "count")])
+    given = {"tenant": tenant, **{name: lanes[name].to_pylist() for name in lanes.column_names}}
+    connection.execute(_LANES_TOLD, given)
+    connection.execute(_TOLD, given)
+    return True
+
+
+def _copy(connection: Any, table: str, rows: Any) -> None:
+    import pyarrow
+    import pyarrow.csv
+
+    # Quoted wherever there is a value: what is not is null.
+    style = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    with connection.cursor().copy(
+        f"COPY {table} ({', '.join(rows.column_names)}) FROM STDIN (FORMAT csv)"
+    ) as copy:
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.csv.write_csv(rows, sink, style)
+        copy.write(sink.getvalue())
+
+
+def moment_text(moment: datetime) -> str:
+    """A moment as PostgreSQL reads it and as Arrow writes it; the earlier is the lesser text."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z"
 
 
 def one_by_one(connection: Any, tenant: str, jobs: Sequence[NewJob]) -> Taken:
@@ -191,7 +263,7 @@ def _fingerprint(job: NewJob) -> str | None:
     )  # fmt: skip
     if plain != job:
         return fingerprint(job)
-    run_at = None if job.run_at is None else f"{job.run_at:%Y-%m-%d %H:%M:%S.%f}Z"
+    run_at = None if job.run_at is None else moment_text(job.run_at)
     return quick_fingerprint(
         job.type, job.queue, job.payload, job.priority, job.key, run_at, job.max_attempts
     )

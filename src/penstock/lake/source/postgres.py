@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from penstock.core.errors import InvalidInput
 from penstock.lake.source.asking import Ask, Offset
-from penstock.lake.source.queries import Span, query, rows_between
+from penstock.lake.source.queries import Span, Statement, rows_between, statements
 from penstock.lake.tables import SOURCE
+from penstock.stores.postgres.loaded import IS_LOADED
 
 ROWS_A_SLICE = 50_000
 """Fewer are not worth a task of their own."""
@@ -27,7 +28,9 @@ _FIRST_WIDTH = 1_024
 _WIDER = 8
 
 _FEED = """
-SELECT f.id AS feed, (SELECT system_identifier::text FROM pg_control_system()) AS system,
+SELECT f.id AS feed,
+       -- And the database's own: a copy beside it counts by the same transactions.
+       (SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()) AS system,
        (SELECT max(xid) FROM penstock.feed_floor) AS floor,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
 FROM penstock.feed f"""
@@ -117,6 +120,13 @@ class PostgresReader:
 
     def horizon(self) -> Offset:
         with self._connect() as connection:
+            [(loaded,)] = connection.execute(IS_LOADED)
+            if loaded:
+                raise InvalidInput(
+                    "the database",
+                    "have no history that is ahead of its server; run penstock migrate, which stamps it anew",
+                    "one that was loaded from a dump",
+                )
             feed = _feed(connection)
         return feed.offset(feed.horizon, feed.floor)
 
@@ -150,19 +160,15 @@ class PostgresReader:
 
     def read(self, ask: Ask, slice: Span) -> Iterator[Any]:
         import adbc_driver_postgresql.dbapi as adbc
-        import pyarrow
 
         schema = arrow_schema(ask)
         with adbc.connect(self._url) as connection, connection.cursor() as cursor:
-            cursor.execute(query(ask, slice))
-            for batch in cursor.fetch_record_batch():
-                if not ask.columns:
-                    yield pyarrow.RecordBatch.from_struct_array(pyarrow.array([{}] * batch.num_rows))
-                    continue
-                yield pyarrow.RecordBatch.from_arrays(
-                    [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)],
-                    schema=schema,
-                )
+            # One look for all statements: an attempt must not be told of whose job came in between.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            for statement in statements(ask, slice):
+                cursor.execute(statement.sql)
+                for batch in cursor.fetch_record_batch():
+                    yield _completed(batch, statement, schema)
         if slice.since is not None:
             # A day may have gone between the plan and the look at its tables.
             with self._connect() as checking:
@@ -195,6 +201,32 @@ def arrow_schema(ask: Ask) -> Any:
     }
     table = SOURCE[ask.table]
     return pa.schema([(column, types[table[column]]) for column in ask.columns])
+
+
+def _completed(batch: Any, statement: Statement, schema: Any) -> Any:
+    """The rows of a batch with all the columns asked for."""
+    import pyarrow as pa
+
+    if not len(schema):
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows))
+    given = dict(zip(statement.columns, batch.columns, strict=False))
+
+    def column(field: Any) -> Any:
+        if field.name in given:
+            return given[field.name].cast(field.type)
+        if field.name in statement.same:
+            return pa.repeat(pa.scalar(statement.same[field.name], field.type), batch.num_rows)
+        return days(given[statement.moment])
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def days(moments: Any) -> Any:
+    """The day of each moment as text. There are few: each is written once."""
+    import pyarrow as pa
+
+    found = moments.cast(pa.date32()).dictionary_encode()
+    return found.dictionary.cast(pa.string()).take(found.indices)
 
 
 def _feed(connection: Any) -> _Feed:

@@ -77,6 +77,8 @@ class Writer(DataSourceArrowWriter):
         self.url, self.shape, self.tenant = plain_url(url), shape, tenant
         self.reports, self.rejected_path = reports, rejected_path
         self.load = uuid4().hex
+        self.all_new = True
+        """So far: who has met a row that was written before will meet more."""
 
     def write(self, iterator: Iterator[Any]) -> Wrote:
         import psycopg
@@ -122,8 +124,9 @@ class Writer(DataSourceArrowWriter):
             made, refused = 0, []
             with connection.transaction():
                 if stage is not None:
-                    taken = take_in(connection, self.tenant, stage, keyed=keyed)
+                    taken = take_in(connection, self.tenant, stage, keyed=keyed, straight=self.all_new)
                     made += taken.made
+                    self.all_new = taken.made == stage.num_rows
                     refused += self._refused(taken, lambda place: _row(table, place))
                 if together:
                     taken = self._named(connection, [jobs[place] for place in together], keyed)

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from penstock.lake.transforms.anomalies import anomalies
 from penstock.lake.transforms.capacity import capacity, capacity_plan
 from penstock.lake.transforms.failures import failure_hours, failures
-from penstock.lake.transforms.figures import daily, hourly, merge, usage
-from penstock.lake.transforms.flows import flows
+from penstock.lake.transforms.figures import daily, hourly, merge, queue_hours, usage
+from penstock.lake.transforms.flows import flow_jobs, flows
 from penstock.lake.transforms.schedules import schedules
 from penstock.lake.transforms.silver import attempts, jobs, once
 from penstock.lake.transforms.slo import slo
@@ -28,10 +28,16 @@ Transform = Callable[..., DataFrame]
 
 SILVER: Mapping[str, Transform] = {"attempts": attempts, "jobs": jobs}
 
-BY_DAY: Mapping[str, Transform] = {"hourly": hourly, "failure_hours": failure_hours}
+BY_DAY: Mapping[str, Transform] = {
+    "hourly": hourly,
+    "failure_hours": failure_hours,
+    "queue_hours": queue_hours,
+    "flow_jobs": flow_jobs,
+}
 """Those that can be made of some days' facts alone, kept by day and put beside those of other days.
 
-`failure_hours` is no table of gold but what `failures` is made from, so that a run need not read every error again.
+`failure_hours`, `queue_hours` and `flow_jobs` are no tables of gold but what some are made from, so that a run need not read
+every error, histogram and job again.
 """
 
 GOLD: Mapping[str, Transform] = {

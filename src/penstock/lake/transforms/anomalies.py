@@ -7,9 +7,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.lake.histogram import percentile_spark
 from penstock.lake.tables import ANOMALIES
-from penstock.lake.transforms.figures import gather_histogram, total
 from penstock.lake.transforms.times import full_hour, hour_of_week, hours
 
 WEEKS = 8
@@ -24,7 +22,9 @@ _LEAST_STEP = """CASE metric
     ELSE 1000 + 0.25D * expected END"""
 
 
-def anomalies(hourly: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: float = SCORE) -> DataFrame:
+def anomalies(
+    queue_hours: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: float = SCORE
+) -> DataFrame:
     """One row per (tenant, queue, hour, metric) that is off its median at that hour of the week.
 
     The score is how many usual steps off it is: of the median absolute deviation, times 1.4826 as for a normal spread,
@@ -32,26 +32,20 @@ def anomalies(hourly: DataFrame, *, as_of: datetime, weeks: int = WEEKS, score: 
     hour to the last full one; hours of the week seen less than three times have no usual.
     """
     now = full_hour(as_of)
-    recent = hourly.where((F.col("hour") >= now - hours(weeks * 168)) & (F.col("hour") < now))
-    counted = recent.groupBy(*_QUEUE, "hour").agg(
-        F.sum("arrivals").alias("arrivals"),
-        F.sum(F.col("failed") + F.col("lost")).alias("bad"),
-        F.sum(total("run_hist")).alias("ended"),
+    recent = queue_hours.where((F.col("hour") >= now - hours(weeks * 168)) & (F.col("hour") < now)).drop(
+        "wait_hist"
     )
-    waits = gather_histogram(recent, [*_QUEUE, "hour"], "wait_hist").select(
-        *_QUEUE, "hour", F.expr(percentile_spark("wait_hist", 0.95)).alias("p95")
-    )
-    every = counted.groupBy(*_QUEUE).agg(F.min("hour").alias("first")).select(
+    every = recent.groupBy(*_QUEUE).agg(F.min("hour").alias("first")).select(
         *_QUEUE, F.explode(F.sequence("first", now - hours(1), hours(1))).alias("hour")
     )  # fmt: skip
-    cells = every.join(counted, [*_QUEUE, "hour"], "left").join(waits, [*_QUEUE, "hour"], "left")
+    cells = every.join(recent, [*_QUEUE, "hour"], "left")
     ended = F.coalesce("ended", F.lit(0)).cast("double")
     metrics = F.array(
         F.struct(
             F.lit("arrivals").alias("metric"), F.coalesce("arrivals", F.lit(0)).cast("double").alias("value")
         ),
         F.struct(F.lit("failure_share").alias("metric"), F.try_divide("bad", "ended").alias("value")),
-        F.struct(F.lit("wait_p95").alias("metric"), F.col("p95").alias("value")),
+        F.struct(F.lit("wait_p95").alias("metric"), F.col("wait_p95").alias("value")),
     )
     values = (
         cells.select(*_QUEUE, "hour", hour_of_week("hour").alias("at"), ended.alias("weight"), F.inline(metrics))

@@ -14,17 +14,16 @@ SHORTEST_LEASE, LONGEST_LEASE = 10, 3600
 _QUEUE = ("tenant", "queue")
 
 
-def capacity(hourly: DataFrame) -> DataFrame:
+def capacity(queue_hours: DataFrame) -> DataFrame:
     """One row per (tenant, queue, hour of the week) in which anything happened.
 
     Arrivals are those of the busiest week at that hour. What a job takes is the queue's mean, all its attempts
     together: jobs that come in one hour may run in the next, so hours have no mean of their own.
     """
-    arrived = hourly.groupBy(*_QUEUE, "hour").agg(F.sum("arrivals").alias("arrivals"))
-    peaks = arrived.groupBy(*_QUEUE, hour_of_week("hour").alias("hour_of_week")).agg(
+    peaks = queue_hours.groupBy(*_QUEUE, hour_of_week("hour").alias("hour_of_week")).agg(
         F.max("arrivals").cast("double").alias("arrivals_per_hour")
     )
-    costs = hourly.groupBy(*_QUEUE).agg(
+    costs = queue_hours.groupBy(*_QUEUE).agg(
         F.coalesce(F.try_divide(F.sum("busy_ms"), F.sum("arrivals")), F.lit(0.0)).alias("service_ms")
     )
     load = F.col("arrivals_per_hour") * F.col("service_ms") / 3_600_000
@@ -32,7 +31,7 @@ def capacity(hourly: DataFrame) -> DataFrame:
 
 
 def capacity_plan(
-    capacity: DataFrame, hourly: DataFrame, *, target_wait_ms: int = 60_000, objective: float = 0.99
+    capacity: DataFrame, daily: DataFrame, *, target_wait_ms: int = 60_000, objective: float = 0.99
 ) -> DataFrame:
     """One row per (tenant, queue): what to set it to, so that this share of jobs waits no longer than that.
 
@@ -46,7 +45,7 @@ def capacity_plan(
             )
         ).alias("peak")
     )
-    runs = gather_histogram(hourly, _QUEUE, "run_hist").select(
+    runs = gather_histogram(daily, _QUEUE, "run_hist").select(
         *_QUEUE, F.expr(percentile_spark("run_hist", 0.99)).alias("p99_ms")
     )
     known = busiest.join(runs, list(_QUEUE), "left").select(

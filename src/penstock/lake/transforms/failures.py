@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.fingerprint import fingerprint_spark, frame_spark, text_spark, type_spark
 from penstock.lake.tables import FAILURES
-from penstock.lake.transforms.times import full_hour, hours
+from penstock.lake.transforms.times import full_hour, hour_of, hours
 
 SAMPLES = 5
 _WHAT = ("tenant", "fingerprint", "error_type", "top_frame", "text")
@@ -35,7 +35,7 @@ def failure_hours(attempts: DataFrame) -> DataFrame:
     """One row per (tenant, fingerprint, hour): the part of `failures` that needs the attempts of its own day only."""
     failed = attempts.where("outcome IN ('failed', 'lost') AND error IS NOT NULL").select(
         "tenant", "job_id", "queue", "type", "ended_at",
-        F.date_trunc("hour", "ended_at").alias("hour"),
+        hour_of("ended_at").alias("hour"),
         F.expr(frame_spark("error")).alias("top_frame"),
         F.expr(text_spark("error")).alias("text"),
     )  # fmt: skip
@@ -53,8 +53,8 @@ def failure_hours(attempts: DataFrame) -> DataFrame:
         F.min("first_seen").alias("first_seen"),
         F.max("last_seen").alias("last_seen"),
         F.sum("count").alias("count"),
-        F.array_sort(F.collect_set("queue")).alias("queues"),
-        F.array_sort(F.collect_set("type")).alias("types"),
+        F.sort_array(F.collect_set("queue")).alias("queues"),
+        F.sort_array(F.collect_set("type")).alias("types"),
         F.max_by(sample, sample, SAMPLES).alias("sample_jobs"),
     )
 
@@ -71,9 +71,9 @@ def failures(failure_hours: DataFrame, *, as_of: datetime) -> DataFrame:
         F.max("last_seen").alias("last_seen"),
         F.sum("count").alias("count"),
         F.sum(F.when(F.col("hour") >= yesterday, F.col("count")).otherwise(0)).alias("count_24h"),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_list("queues")))).alias("queues"),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_list("types")))).alias("types"),
-        F.reverse(F.array_sort(F.flatten(F.collect_list("sample_jobs")))).alias("samples"),
+        F.sort_array(F.array_distinct(F.flatten(F.collect_list("queues")))).alias("queues"),
+        F.sort_array(F.array_distinct(F.flatten(F.collect_list("types")))).alias("types"),
+        F.sort_array(F.flatten(F.collect_list("sample_jobs")), asc=False).alias("samples"),
     )
     days_before = F.greatest(
         F.lit(1.0), (F.unix_micros(yesterday) - F.unix_micros("first_seen")) / F.lit(86_400e6)

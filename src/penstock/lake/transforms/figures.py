@@ -6,18 +6,34 @@ of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.lake.histogram import bucket_sql
+from penstock.lake.histogram import bucket_sql, percentile_spark
 from penstock.lake.tables import DAILY, HOURLY, USAGE
+from penstock.lake.transforms.times import hour_of
 
 COUNTS = ("arrivals", "succeeded", "failed", "lost", "dead", "cancelled", "retried", "busy_ms")
 CELL = ("tenant", "queue", "type")
-_WAIT, _RUN, _NEITHER = range(3)
+HISTOGRAMS = ("wait_hist", "run_hist")
+
+QUEUE_HOURS: Mapping[str, str] = {
+    "tenant": "string",
+    "queue": "string",
+    "hour": "timestamp",
+    "arrivals": "bigint",
+    "bad": "bigint",
+    "busy_ms": "bigint",
+    "ended": "bigint",
+    "wait_hist": "map<int,bigint>",
+    "wait_p95": "double",
+}
+
+_NEITHER = 3
+"""In the two lowest bits of a code: which histogram a row counts in, or none. The others are its bucket."""
 
 
 def hourly(events: DataFrame, attempts: DataFrame) -> DataFrame:
@@ -27,21 +43,42 @@ def hourly(events: DataFrame, attempts: DataFrame) -> DataFrame:
     for `cancelled`, by a person or a rule; `retried` are attempts that failed or were lost and left the job queued.
     Every attempt is in both histograms, however it ended.
     """
-    return _gather(_from_events(events).unionByName(_from_attempts(attempts)), [*CELL, "hour"]).select(
-        *HOURLY
-    )
+    cell = [*CELL, "hour"]
+    # Brought together by cell before they are counted by bucket: few attempts of an hour are in one bucket, so counting
+    # first would send as many rows, and once more for the histograms.
+    rows = _from_events(events).unionByName(_from_attempts(attempts)).repartition(*cell)
+    attempt = F.array(F.shiftleft("wait", 2), F.shiftleft("run", 2).bitwiseOR(F.lit(1)))
+    codes = F.when(F.col("wait").isNull(), F.array(F.lit(_NEITHER))).otherwise(attempt)
+    coded = rows.select(*cell, *COUNTS, F.explode(codes).alias("code"))
+    # Each attempt makes two rows; it counts in the first.
+    told = coded.select(
+        *cell,
+        "code",
+        F.lit(1).cast("bigint").alias("n"),
+        *(F.when(F.col("code").bitwiseAND(F.lit(3)) != 1, F.col(count)).otherwise(0).alias(count) for count in COUNTS),
+    )  # fmt: skip
+    return _gather(told, cell, COUNTS, HISTOGRAMS).select(*HOURLY)
 
 
 def daily(hourly: DataFrame) -> DataFrame:
     """One row per (tenant, queue, type, day)."""
     days = hourly.withColumn("day", F.to_date("hour"))
-    return _gather(_spread(days, [*CELL, "day"]), [*CELL, "day"]).select(*DAILY)
+    return _merged(days, [*CELL, "day"], COUNTS, HISTOGRAMS).select(*DAILY)
+
+
+def queue_hours(hourly: DataFrame) -> DataFrame:
+    """One row per (tenant, queue, hour): the part of what is said of queues that needs the figures of its own day only."""
+    hours = hourly.withColumn("bad", F.col("failed") + F.col("lost"))
+    made = _merged(hours, ["tenant", "queue", "hour"], ("arrivals", "bad", "busy_ms"), ("wait_hist",))
+    return made.withColumns(
+        {"ended": total("wait_hist"), "wait_p95": F.expr(percentile_spark("wait_hist", 0.95))}
+    ).select(*QUEUE_HOURS)
 
 
 def merge(parts: Sequence[DataFrame]) -> DataFrame:
     """Hourly figures of several sets of facts, as those of all of them."""
     rows = reduce(DataFrame.unionByName, parts)
-    return _gather(_spread(rows, [*CELL, "hour"]), [*CELL, "hour"]).select(*HOURLY)
+    return _merged(rows, [*CELL, "hour"], COUNTS, HISTOGRAMS).select(*HOURLY)
 
 
 def usage(daily: DataFrame) -> DataFrame:
@@ -57,27 +94,25 @@ def total(histogram: str) -> Column:
 
 def gather_histogram(rows: DataFrame, keys: Sequence[str], histogram: str) -> DataFrame:
     """One histogram for each set of keys, from rows that have one each."""
-    counted = (
-        rows.select(*keys, F.explode(histogram).alias("bucket", "n"))
-        .groupBy(*keys, "bucket")
-        .agg(F.sum("n").alias("n"))
-    )
-    return counted.groupBy(*keys).agg(
-        F.map_from_entries(F.array_sort(F.collect_list(F.struct("bucket", "n")))).alias(histogram)
-    )
+    return _merged(rows, keys, (), (histogram,))
 
 
 def _from_events(events: DataFrame) -> DataFrame:
     came = (F.col("kind") == "job").cast("bigint")
     told = events.where("kind = 'job' OR (kind = 'change' AND job_id IS NOT NULL AND status = 'cancelled')")
-    counts = {"arrivals": came, "cancelled": 1 - came}
-    return told.select(
-        *CELL,
-        F.date_trunc("hour", "occurred_at").alias("hour"),
-        F.lit(_NEITHER).alias("measure"),
-        F.lit(0).alias("bucket"),
-        F.lit(0).cast("bigint").alias("n"),
-        *(counts.get(count, F.lit(0)).cast("bigint").alias(count) for count in COUNTS),
+    hours = told.select(*CELL, hour_of("occurred_at").alias("hour"), came.alias("came"))
+    counts = {"arrivals": F.sum("came"), "cancelled": F.sum(1 - F.col("came"))}
+    nothing = F.lit(None).cast("int")
+    return (
+        hours.groupBy(*CELL, "hour")
+        .agg(*(count.alias(name) for name, count in counts.items()))
+        .select(
+            *CELL,
+            "hour",
+            nothing.alias("wait"),
+            nothing.alias("run"),
+            *((F.col(name) if name in counts else F.lit(0).cast("bigint")).alias(name) for name in COUNTS),
+        )
     )
 
 
@@ -92,65 +127,63 @@ def _from_attempts(attempts: DataFrame) -> DataFrame:
         "retried": F.col("outcome").isin("failed", "lost") & (F.col("status") == "queued"),
         "busy_ms": F.col("run_ms"),
     }
-    rows = attempts.select(
+    return attempts.select(
         *CELL,
-        F.date_trunc("hour", "ended_at").alias("hour"),
-        F.explode(
-            F.array(
-                F.struct(F.lit(_WAIT).alias("measure"), F.expr(bucket_sql("wait_ms")).alias("bucket")),
-                F.struct(F.lit(_RUN).alias("measure"), F.expr(bucket_sql("run_ms")).alias("bucket")),
-            )
-        ).alias("at"),
-        *(count.cast("bigint").alias(name) for name, count in counts.items()),
+        hour_of("ended_at").alias("hour"),
+        F.expr(bucket_sql("wait_ms")).alias("wait"),
+        F.expr(bucket_sql("run_ms")).alias("run"),
+        *(F.coalesce(count.cast("bigint"), F.lit(0)).alias(name) for name, count in counts.items()),
     )
-    # Each attempt makes two rows; it counts in the first.
-    return rows.select(
-        *CELL,
-        "hour",
-        "at.measure",
-        "at.bucket",
-        F.lit(1).cast("bigint").alias("n"),
-        *(F.when(F.col("at.measure") == _WAIT, F.coalesce(count, F.lit(0))).otherwise(0).alias(count) for count in COUNTS),
-    )  # fmt: skip
 
 
-def _spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _merged(
+    rows: DataFrame, keys: Sequence[str], counts: Sequence[str], histograms: Sequence[str]
+) -> DataFrame:
+    """Figures added up by key."""
+    # Rows with whole histograms travel better than a row for each bucket.
+    near = rows.select(*keys, *counts, *histograms).repartition(*keys)
+    return _gather(_spread(near, keys, counts, histograms), keys, counts, histograms)
+
+
+def _spread(
+    rows: DataFrame, keys: Sequence[str], counts: Sequence[str], histograms: Sequence[str]
+) -> DataFrame:
     """Figures as rows again: one for each bucket of their histograms, and one with their counts."""
 
-    def entries(histogram: str, measure: int) -> Column:
+    def entries(histogram: str, place: int) -> Column:
         return F.transform(
             F.map_entries(histogram),
-            lambda entry: F.struct(F.lit(measure).alias("measure"), entry["key"].alias("bucket"), entry["value"].alias("n")),
-        )  # fmt: skip
-
-    counts = F.array(
-        F.struct(
-            F.lit(_NEITHER).alias("measure"), F.lit(0).alias("bucket"), F.lit(0).cast("bigint").alias("n")
+            lambda entry: F.struct(
+                F.shiftleft(entry["key"], 2).bitwiseOR(F.lit(place)).alias("code"), entry["value"].alias("n")
+            ),
         )
-    )
+
+    own = F.array(F.struct(F.lit(_NEITHER).alias("code"), F.lit(0).cast("bigint").alias("n")))
     spread = rows.select(
         *keys,
-        *COUNTS,
-        F.explode(F.concat(entries("wait_hist", _WAIT), entries("run_hist", _RUN), counts)).alias("at"),
+        *counts,
+        F.inline(F.concat(*(entries(histogram, place) for place, histogram in enumerate(histograms)), own)),
     )
     return spread.select(
-        *keys, "at.measure", "at.bucket", "at.n",
-        *(F.when(F.col("at.measure") == _NEITHER, F.col(count)).otherwise(0).alias(count) for count in COUNTS),
+        *keys, "code", "n",
+        *(F.when(F.col("code") == _NEITHER, F.col(count)).otherwise(0).alias(count) for count in counts),
     )  # fmt: skip
 
 
-def _gather(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _gather(
+    rows: DataFrame, keys: Sequence[str], counts: Sequence[str], histograms: Sequence[str]
+) -> DataFrame:
     """Add up by bucket, then put the buckets of each key into its histograms."""
 
-    def histogram(measure: int) -> Column:
-        entry = F.when((F.col("measure") == measure), F.struct("bucket", "n"))
-        return F.map_from_entries(F.array_sort(F.collect_list(entry)))
+    def histogram(place: int) -> Column:
+        entry = F.struct(F.shiftright("code", 2).alias("bucket"), "n")
+        own = F.when(F.col("code").bitwiseAND(F.lit(3)) == place, entry)
+        return F.map_from_entries(F.sort_array(F.collect_list(own)))
 
-    counted = rows.groupBy(*keys, "measure", "bucket").agg(
-        F.sum("n").alias("n"), *(F.sum(count).alias(count) for count in COUNTS)
+    counted = rows.groupBy(*keys, "code").agg(
+        F.sum("n").alias("n"), *(F.sum(count).alias(count) for count in counts)
     )
     return counted.groupBy(*keys).agg(
-        *(F.sum(count).alias(count) for count in COUNTS),
-        histogram(_WAIT).alias("wait_hist"),
-        histogram(_RUN).alias("run_hist"),
+        *(F.sum(count).alias(count) for count in counts),
+        *(histogram(place).alias(name) for place, name in enumerate(histograms)),
     )

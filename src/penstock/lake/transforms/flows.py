@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,10 +10,31 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.tables import FLOWS, ddl
 
+_JOB = ("tenant", "job_id")
+
+FLOW_JOBS: Mapping[str, str] = {
+    "tenant": "string",
+    "job_id": "string",
+    "created_at": "timestamp",
+    "ended_at": "timestamp",
+    "status": "string",
+    "parents": "array<string>",
+    "day": "string",
+}
+
 WORST_FIRST = ("active", "held", "dead", "cancelled", "succeeded")
 
 
-def flows(jobs: DataFrame) -> DataFrame:
+def flow_jobs(jobs: DataFrame) -> DataFrame:
+    """One row per job that has parents, or is one's parent on the day it was made: what `flows` needs of a day's jobs."""
+    children = jobs.where(F.size("parents") > 0).select(*FLOW_JOBS)
+    parents = _named(children)
+    return children.unionByName(
+        jobs.where(F.size("parents") == 0).join(parents, [*_JOB, "day"], "left_semi").select(*FLOW_JOBS)
+    )
+
+
+def flows(flow_jobs: DataFrame, jobs: DataFrame) -> DataFrame:
     """One row per flow; its root is the oldest of its jobs.
 
     The critical path goes from the job that ended last to the parent that ended last, and so on to one without
@@ -21,13 +42,16 @@ def flows(jobs: DataFrame) -> DataFrame:
 
     Whose flow a job is in cannot be said by a join; so each tenant's flows, and they only, pass through Python.
     """
-    children = jobs.where(F.size("parents") > 0)
-    parents = children.select("tenant", F.explode("parents").alias("job_id")).distinct()
-    columns = ("tenant", "job_id", "created_at", "ended_at", "status", "parents")
-    members = children.select(*columns).unionByName(
-        jobs.where(F.size("parents") == 0).join(parents, ["tenant", "job_id"], "left_semi").select(*columns)
-    )
+    # Parents of another day than their children. Most often there are none, and then no job is looked at for them: a
+    # broadcast side that is found empty ends the join before its other side begins.
+    absent = _named(flow_jobs).select(*_JOB).distinct().join(flow_jobs.select(*_JOB), list(_JOB), "left_anti")
+    found = jobs.join(F.broadcast(absent), list(_JOB), "left_semi").select(*FLOW_JOBS)
+    members = flow_jobs.unionByName(found).drop("day")
     return members.groupBy("tenant").applyInArrow(_flows_of_a_tenant, ddl(FLOWS)).select(*FLOWS)
+
+
+def _named(children: DataFrame) -> DataFrame:
+    return children.select("tenant", F.explode("parents").alias("job_id"), "day")
 
 
 def _flows_of_a_tenant(members: Any) -> Any:

@@ -54,7 +54,7 @@ def schedules(events: DataFrame) -> DataFrame:
     )
     days = counted.groupBy(*_SCHEDULE, "day").agg(
         F.sum("n").alias("fires"),
-        F.map_from_entries(F.array_sort(F.collect_list(F.struct("bucket", "n")))).alias("late_hist"),
+        F.map_from_entries(F.sort_array(F.collect_list(F.struct("bucket", "n")))).alias("late_hist"),
         F.max("max_ms").cast("double").alias("max_ms"),
         F.sum("missed").alias("missed"),
     )

@@ -16,14 +16,14 @@ TARGET_WAIT_MS = 60_000
 OBJECTIVE = 0.99
 
 
-def slo(hourly: DataFrame, *, as_of: datetime, targets: DataFrame | None = None) -> DataFrame:
+def slo(queue_hours: DataFrame, *, as_of: datetime, targets: DataFrame | None = None) -> DataFrame:
     """One row per (tenant, queue, window) in which anything ran.
 
     `targets` has tenant, queue, target_wait_ms and objective; queues that it does not name have 99 % within 60 s. A
     window begins with a full hour, and the target is met to the end of its bucket: up to 2 % more than it says. A burn
     rate of 1 uses up just the slack that the objective leaves; above, it will be missed.
     """
-    waits = hourly.where(F.col("hour") >= full_hour(as_of) - hours(max(WINDOWS.values())))
+    waits = queue_hours.where(F.col("hour") >= full_hour(as_of) - hours(max(WINDOWS.values())))
     if targets is None:
         aimed = waits.withColumns(
             {"target_wait_ms": F.lit(TARGET_WAIT_MS).cast("bigint"), "objective": F.lit(OBJECTIVE)}

@@ -22,3 +22,14 @@ def hours(count: int) -> Column:
 def hour_of_week(at: str) -> Column:
     """0 from Monday 00:00 on, 167 until Sunday midnight."""
     return (F.weekday(at) * 24 + F.hour(at)).cast("int")
+
+
+def hour_of(at: str) -> Column:
+    """The hour that a time of the table is in. By arithmetic: `date_trunc` asks the calendar, row by row."""
+    micros = F.unix_micros(at)
+    return F.timestamp_micros(micros - F.pmod(micros, F.lit(3_600_000_000)))
+
+
+def day_of(moment: str) -> Column:
+    """The day of a moment or a date, as the lake writes it. A cast: `date_format` goes through the calendar too."""
+    return F.to_date(moment).cast("string")

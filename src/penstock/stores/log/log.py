@@ -36,6 +36,9 @@ READ_AT_ONCE = 1_000
 APPLIED_AT_ONCE = 200
 """Entries of others that are applied before anyone else has a turn."""
 
+AHEAD_SECONDS = 2.0
+TOLD_SECONDS = 60.0
+
 logger = logging.getLogger("penstock.log")
 
 Result = TypeVar("Result")
@@ -72,7 +75,10 @@ class Log:
         self._answers: dict[int, list[Any] | None] = {}
         """By batch: the answers to what we have under way; None until it is applied."""
         self._stopped: tuple[int, str] | None = None
+        self._told_at = float("-inf")
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
+        self.commit: Callable[[Written], Awaitable[Any]] = self._commits
+        """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
         self._looks: Coalesce[None, None] = Coalesce(self._look, most=1_000_000)
 
     @property
@@ -85,13 +91,14 @@ class Log:
     def is_open(self) -> bool:
         return self._state is not None
 
-    async def commit(self, written: Written) -> Any:
-        """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
-        return await self._commits(written)
-
     async def commit_all(self, calls: Iterable[Written]) -> list[Any]:
-        """Several calls, in their order, though perhaps in several entries."""
-        return list(await asyncio.gather(*[await self._commits.put(call) for call in calls]))
+        """Several calls, in their order, though perhaps in several entries; one that fails is raised when all are over."""
+        futures = [await self._commits.put(call) for call in calls]
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
 
     async def follow(self) -> None:
         """Apply what was in the log before this was called, whoever wrote it."""
@@ -124,6 +131,7 @@ class Log:
     async def _append(self, calls: Sequence[Written]) -> Sequence[Any]:
         source = await self._opened()
         ts = await self._asked(source.now())
+        self._compare(ts)
         self._batch += 1
         batch = self._batch
         data = entry(self._writer, batch, ts, [call.data for call in calls])
@@ -141,6 +149,17 @@ class Log:
         if answers is None:
             raise OutcomeUnknown(self._name, "a call", "the log was cut behind it before it was read back")
         return answers
+
+    def _compare(self, ts: datetime) -> None:
+        """Tell of a log whose time is ahead of the store's: until that has caught up, nothing in it grows older."""
+        ahead = (self.state.time - ts).total_seconds()
+        if ahead > AHEAD_SECONDS and time.monotonic() - self._told_at > TOLD_SECONDS:
+            self._told_at = time.monotonic()
+            logger.warning(
+                "%s has an entry from %.1f s in the future: some machine's clock was or is wrong",
+                self._name,
+                ahead,
+            )
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
@@ -282,15 +301,21 @@ class LogWakeups(MemoryWakeups):
         await self._loop.close()
 
     async def _session(self, up: Callable[[], None]) -> None:
-        up()  # a log that is long to read is not late
         await self._log.follow()
+        up()
         waits = Backoff(self._random)
         while True:
-            wait = next(waits)
-            if await self._is_stirred(wait):
+            if await self._rest(next(waits)):
                 waits.reset()
-            elif time.monotonic() - self._log.followed_at >= wait / 2:
+            else:
                 await self._log.follow()
+
+    async def _rest(self, seconds: float) -> bool:
+        """Let so much time go by since anybody last looked; says whether something was rung meanwhile."""
+        while (left := self._log.followed_at + seconds - time.monotonic()) > 0:
+            if await self._is_stirred(left):
+                return True
+        return False
 
     async def _is_stirred(self, seconds: float) -> bool:
         """Rest for so long, or until something is rung."""

@@ -6,18 +6,21 @@ nothing here may hang on the reader: not on its clock, its randomness, its hash 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
-from penstock.core.commands import Swept
+from penstock.core.commands import PutSchedule
 from penstock.core.errors import PenstockError
 from penstock.core.job import LeaseToken
 from penstock.core.machine import Machine
 from penstock.core.registry import Entry, Insight
-from penstock.core.wakeups import EVERYONE, OFFICES
+from penstock.core.schedule import Schedule
+from penstock.core.timetable import as_given
+from penstock.core.wakeups import EVERYONE, OFFICES, SCHEDULES
 from penstock.stores.log.entry import LogEntry, Op
 from penstock.stores.log.packing import PackedMachine
 from penstock.stores.memory import MemoryStore
@@ -70,6 +73,7 @@ class State(MemoryStore):
         self._machines, self._leaders = parts.machines, parts.offices
         self._entries, self._allowances, self._insights = parts.entries, parts.allowances, parts.insights
         self._is_applying = False
+        self._stirred: dict[str, set[str]] = {}
         if wakeups is not None:
             self.wakeups = wakeups
 
@@ -118,6 +122,7 @@ class State(MemoryStore):
         finally:
             self._is_applying = False
         self.number = number
+        self._ring_all()
         return answers
 
     def _is_repeated(self, entry: LogEntry) -> bool:
@@ -129,19 +134,36 @@ class State(MemoryStore):
 
     def _answer(self, op: Op) -> Any:
         try:
-            return immediately(_CALLS[op.verb](self, op))
+            return _CALLS[op.verb](self, op)
         except PenstockError as error:
             return error
+
+    async def put_schedules(
+        self, tenant: str, commands: Sequence[PutSchedule]
+    ) -> list[Schedule | PenstockError]:
+        self._stirred.setdefault(EVERYONE, set()).add(SCHEDULES)
+        return self._each(tenant, lambda machine: partial(machine.put_schedule, plan=as_given), commands)
 
     async def lead(self, office: str, holder: str, seconds: float) -> bool:
         held = await super().lead(office, holder, seconds)
         if held and seconds == 0:
-            self.wakeups.wake(EVERYONE, [OFFICES])  # those who seek it are in other processes
+            self._stirred.setdefault(EVERYONE, set()).add(OFFICES)  # those who seek it are in other processes
         return held
 
-    async def tick(self, tenant: str) -> None:
+    def tick(self, tenant: str) -> None:
         """Let time do what it has to."""
         self._ring(tenant, self.machine(tenant, self.time))
+
+    def _ring(self, tenant: str, machine: Machine) -> None:
+        if stirred := machine.ledger.stirred:
+            self._stirred.setdefault(tenant, set()).update(stirred)
+            stirred.clear()
+
+    def _ring_all(self) -> None:
+        """Ring once for all that an entry has stirred, when it is done."""
+        for tenant, queues in self._stirred.items():
+            self.wakeups.wake(tenant, queues)
+        self._stirred.clear()
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────
 
@@ -193,26 +215,25 @@ def immediately(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("a call of the memory store waited")
 
 
-def _with_tenant(verb: str) -> Callable[[State, Op], Coroutine[Any, Any, Any]]:
+def _with_tenant(verb: str) -> Callable[[State, Op], Any]:
     call = getattr(State, verb)
-    return lambda state, op: call(state, op.tenant, op.given)
+    return lambda state, op: immediately(call(state, op.tenant, op.given))
 
 
-def _sweep(state: State, op: Op) -> Coroutine[Any, Any, Swept]:
-    limit, exported_until = op.given
-    return state.sweep(limit=limit, exported_until=exported_until)
-
-
-_CALLS: dict[str, Callable[[State, Op], Coroutine[Any, Any, Any]]] = {
+_CALLS: dict[str, Callable[[State, Op], Any]] = {
     **{
         verb: _with_tenant(verb)
         for verb in (
-            "enqueue", "lease", "heartbeat", "settle", "cancel", "redrive", "configure", "put_schedules",
-            "drop_schedules", "fire", "put_entries", "spend", "next_at",
+            "lease", "cancel", "redrive", "configure", "put_schedules", "drop_schedules", "fire", "put_entries",
+            "spend", "next_at",
         )
     },
-    "put_insights": lambda state, op: state.put_insights(op.given),
-    "lead": lambda state, op: state.lead(*op.given),
-    "sweep": _sweep,
+    # These are most of what there is.
+    "enqueue": lambda state, op: state._each(op.tenant, lambda machine: machine.enqueue, op.given),
+    "settle": lambda state, op: state._each(op.tenant, lambda machine: machine.settle, op.given),
+    "heartbeat": lambda state, op: state._each(op.tenant, lambda machine: machine.heartbeat, op.given),
+    "put_insights": lambda state, op: immediately(state.put_insights(op.given)),
+    "lead": lambda state, op: immediately(state.lead(*op.given)),
+    "sweep": lambda state, op: immediately(state.sweep(limit=op.given[0], exported_until=op.given[1])),
     "tick": lambda state, op: state.tick(op.tenant),
 }  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.commands import (
     Beat,
@@ -35,6 +37,7 @@ from penstock.core.job import Job, JobId, NewJob
 from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
+from penstock.core.timetable import by_cron
 from penstock.stores.log.backings import Backing, Tape
 from penstock.stores.log.compacting import Tended
 from penstock.stores.log.entry import write
@@ -50,6 +53,9 @@ NOBODY = ""
 
 class LogStore:
     """Jobs in a log. Every process that opens it holds all of them in memory."""
+
+    is_held_whole = True
+    """Opened once more in one process, all jobs would be in its memory twice."""
 
     def __init__(
         self,
@@ -105,12 +111,18 @@ class LogStore:
         return await self._each("enqueue", tenant, jobs)
 
     async def lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> list[list[Leased] | PenstockError]:
-        """Of what is known here, nothing need be read first; of what is not, a look tells whether to ask at all."""
-        if not (self._log.is_open and await self._may_lease(tenant, requests)):
+        """What is known here to be there is asked for at once; otherwise a look tells whether to ask at all."""
+        if not self._has_some(tenant, requests):
             await self._log.follow()
             if not await self._may_lease(tenant, requests):
                 return [[] for _ in requests]
         return await self._each("lease", tenant, requests)
+
+    def _has_some(self, tenant: str, requests: Sequence[LeaseJobs]) -> bool:
+        if not self._log.is_open:
+            return False
+        state = self._log.state
+        return any(state.foresees(tenant, request.queue, state.time) for request in requests)
 
     async def _may_lease(self, tenant: str, requests: Sequence[LeaseJobs]) -> bool:
         now, state = await self._log.now(), self._log.state
@@ -138,7 +150,10 @@ class LogStore:
     async def put_schedules(
         self, tenant: str, commands: Sequence[PutSchedule]
     ) -> list[Schedule | PenstockError]:
-        return await self._each("put_schedules", tenant, commands)
+        """When each fires next is worked out here: whoever applies it may know other time zones, or none."""
+        now = await self._log.now()
+        planned = [replace(one, schedule=_planned(one.schedule, now)) for one in commands]
+        return await self._each("put_schedules", tenant, planned)
 
     async def drop_schedules(
         self, tenant: str, commands: Sequence[DropSchedule]
@@ -168,7 +183,7 @@ class LogStore:
 
     async def _known_to_lead(self, office: str, holder: str, seconds: float) -> bool | None:
         """The answer, if it need not be written down: another holds it, or more than half of our time is left."""
-        if not self._log.is_open:
+        if not self._log.wakeups.is_following:
             await self._log.follow()
         now = await self._log.now()
         leader, until = self._log.state.office(office) or (holder, now)
@@ -286,3 +301,7 @@ class LogStore:
 
     async def _tick(self, tenant: str) -> None:
         await self._log.commit(write("tick", tenant, ()))
+
+
+def _planned(schedule: Schedule, now: datetime) -> Schedule:
+    return replace(schedule, next_fire_at=None if schedule.paused else by_cron(schedule, now))

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
+from penstock.stores.postgres.exported import Exported
 from penstock.stores.postgres.rules import sql
 
 AHEAD = timedelta(days=7)
@@ -68,8 +69,8 @@ class Window:
         return first_id(today - _RECENT), first_id(today + _DAY)
 
 
-async def tend(connection: Any, now: datetime) -> None:
-    """Make the tables of today and the days ahead, and drop those of past days of which no job is left.
+async def tend(connection: Any, now: datetime, has: Exported) -> None:
+    """Make the tables of today and the days ahead, and drop those of past days that lakes have and no job is left of.
 
     What cannot be done now waits for the next time: rows of a day without tables go to the default partitions, and a
     day too many costs room and nothing else.
@@ -79,7 +80,9 @@ async def tend(connection: Any, now: datetime) -> None:
     wanted = [today + timedelta(days=ahead) for ahead in range(AHEAD.days + 1)]
     try:
         await _add(connection, [day for day in wanted if day not in known])
-        await _drop(connection, [day for day, is_over in known.items() if is_over])
+        await _drop(
+            connection, [day for day, is_over in known.items() if is_over and has.covers_day(day)], has.below
+        )
     except _NOT_NOW as error:
         logger.warning("the days of the history stay as they are until a later sweep: %s", error)
 
@@ -101,10 +104,26 @@ async def _add(connection: Any, days: list[date]) -> None:
             logger.warning("the day %s gets no tables: too many of its rows are in the default ones", day)
 
 
-async def _drop(connection: Any, days: list[date]) -> None:
+async def _drop(connection: Any, days: list[date], below: int | None) -> None:
     for day in days:
+        if below is not None and await _is_above(connection, day, below):
+            continue
         if await _alone(connection, "SELECT penstock.drop_day($1)", day):
             logger.info("dropped the history of %s", day)
+
+
+async def _is_above(connection: Any, day: date, below: int) -> bool:
+    """Whether a day's tables have anything that some lake has not.
+
+    Looked at before they are locked: whatever comes in after is about a job that is there, and keeps its day.
+    """
+    async with connection.transaction():
+        await connection.execute("SET LOCAL enable_bitmapscan = on")  # BRIN is read by bitmap scans alone
+        rows = " UNION ALL ".join(
+            f"(SELECT xid FROM penstock.{table}_{day:%Y%m%d} WHERE xid >= $1 LIMIT 1)"
+            for table in ("job", "attempt", "change")
+        )
+        return await connection.fetchval(rows, below) is not None
 
 
 async def _alone(connection: Any, statement: str, day: date) -> bool | None:

@@ -10,6 +10,7 @@ SchemaError
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from penstock.core.errors import PenstockError
+from penstock.stores.postgres.loaded import stamp_anew
+
+logger = logging.getLogger("penstock.postgres")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 
@@ -176,7 +180,8 @@ async def migrate(
     """Apply what is pending, one transaction each, and say what was applied by this call.
 
     Any number of processes may call it at once. A database that is up to date is only read. The connection
-    must not be in a transaction. `on_applied` hears of each migration as soon as it is kept.
+    must not be in a transaction. `on_applied` hears of each migration as soon as it is kept. A database that was loaded
+    from a dump has its history stamped anew.
     """
     if isinstance(target, str):
         # No statement cache: behind a pooler a prepared statement may be gone, or somebody else's.
@@ -191,6 +196,11 @@ async def migrate(
         if await _apply(target, each, known):
             applied.append(each)
             on_applied(each)
+    if stamped := await stamp_anew(target):
+        logger.warning(
+            "this database was loaded from a dump: %d rows of its history were ahead of this server and have been stamped "
+            "anew. A lake of the database that it came from is not this one's; begin a new one", stamped,
+        )  # fmt: skip
     return applied
 
 

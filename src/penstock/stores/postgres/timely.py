@@ -16,6 +16,7 @@ from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.core.wakeups import EVERYONE, SCHEDULES
 from penstock.stores.postgres import days
+from penstock.stores.postgres.exported import Exported, exported
 from penstock.stores.postgres.feed import Feed
 from penstock.stores.postgres.rules import Session, sql
 
@@ -121,8 +122,9 @@ class Timely(Feed):
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
         swept = Swept()
-        for tenant in await self._restless(exported_until):
-            one = await self._sweep(tenant, limit - swept.pruned, exported_until)
+        tenants, has = await self._restless(exported_until)
+        for tenant in tenants:
+            one = await self._sweep(tenant, limit - swept.pruned, has)
             swept = Swept(swept.lost + one.lost, swept.expired + one.expired, swept.pruned + one.pruned)
         if monotonic() >= self._tidy_at:
             self._tidy_at = monotonic() + _TIDY_SECONDS
@@ -133,28 +135,31 @@ class Timely(Feed):
         return swept
 
     async def tend(self) -> None:
-        """Make the tables of the days ahead and drop those of days that no job needs; the sweep does it by itself."""
+        """Make the tables of the days ahead, drop those that no job needs and all lakes have; the sweep does it by itself."""
 
         async def work(connection: Any) -> None:
-            await days.tend(connection, await self._now(connection))
+            has = exported(await connection.fetchrow(sql("promises")))
+            await days.tend(connection, await self._now(connection), has)
 
         await self._reach(work)
 
-    async def _restless(self, exported_until: datetime | None) -> list[str]:
-        """The tenants for whom a sweep has something to do, so that the many who rest cost nothing."""
+    async def _restless(self, exported_until: datetime | None) -> tuple[list[str], Exported]:
+        """The tenants for whom a sweep has something to do, so that the many who rest cost nothing; and what lakes have."""
         queues = await self._fetch(
-            "SELECT tenant, name, settings, coalesce($1, now()) AS now FROM penstock.queue", self._given_now()
-        )
+            "SELECT q.tenant, q.name, q.settings, coalesce($1, now()) AS now, p.*"
+            f" FROM penstock.queue q CROSS JOIN ({sql('promises')}) p", self._given_now(),
+        )  # fmt: skip
         if not queues:
-            return []
+            return [], Exported(exported_until)
+        has = exported(queues[0], exported_until)
         now = queues[0]["now"]
         found = await self._fetch(
             sql("restless"), [row["tenant"] for row in queues], [row["name"] for row in queues],
-            [_kept_until(row["settings"], now, exported_until) for row in queues], now,
+            [_kept_until(row["settings"], now, has.until) for row in queues], now,
         )  # fmt: skip
-        return [row["tenant"] for row in found]
+        return [row["tenant"] for row in found], has
 
-    async def _sweep(self, tenant: str, limit: int, exported_until: datetime | None) -> Swept:
+    async def _sweep(self, tenant: str, limit: int, has: Exported) -> Swept:
         swept = caught = await self._catch_up(tenant)
         while caught.lost or caught.expired:  # when a fleet dies there is more than one look sees
             caught = await self._catch_up(tenant)
@@ -162,7 +167,7 @@ class Timely(Feed):
 
         async def prune(session: Session) -> int:
             pruned = 0
-            while (gone := await self._prune(session, limit - pruned, exported_until)) > 0:
+            while (gone := await self._prune(session, limit - pruned, has)) > 0:
                 pruned += gone
             await session.connection.execute(
                 "DELETE FROM penstock.request WHERE tenant = $1 AND until <= $2", tenant, session.now
@@ -173,11 +178,12 @@ class Timely(Feed):
 
         return Swept(swept.lost, swept.expired, await self._by_rules(tenant, prune))
 
-    async def _prune(self, session: Session, limit: int, exported_until: datetime | None) -> int:
+    async def _prune(self, session: Session, limit: int, has: Exported) -> int:
         tenant, connection = session.tenant, session.connection
         queues = await connection.fetch("SELECT name, settings FROM penstock.queue WHERE tenant = $1", tenant)
-        untils = [_kept_until(row["settings"], session.now, exported_until) for row in queues]
-        found = await connection.fetch(sql("prune"), tenant, [row["name"] for row in queues], untils, limit)
+        untils = [_kept_until(row["settings"], session.now, has.until) for row in queues]
+        names = [row["name"] for row in queues]
+        found = await connection.fetch(sql("prune"), tenant, names, untils, limit, has.below)
         return len(found)
 
 

@@ -41,6 +41,7 @@ REMEMBERED_BYTES = 8 << 20
 BATCH_BYTES = 8 << 20
 READ_BYTES = 16 << 20
 LOCK = ".lock"
+TURN = ".turn"
 _WAITING = tuple[bytes, "asyncio.Future[int]", asyncio.AbstractEventLoop]
 
 
@@ -84,6 +85,7 @@ class FileTape(Tape):
         self._end: _Place | None = None
         self._cursor: _Place | None = None
         self._lock_fd: int | None = None
+        self._turn_fd: int | None = None
 
     async def append(self, data: bytes) -> int:
         if len(data) > MOST_BYTES:
@@ -387,9 +389,10 @@ class FileTape(Tape):
             for place in (self._end, self._cursor):
                 if place is not None:
                     place.close()
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)
-            self._end = self._cursor = self._lock_fd = None
+            for fd in (self._lock_fd, self._turn_fd):
+                if fd is not None:
+                    os.close(fd)
+            self._end = self._cursor = self._lock_fd = self._turn_fd = None
             self._recent.clear()
 
     def _open(self, first: int, *, writable: bool) -> _Place:
@@ -416,7 +419,7 @@ class FileTape(Tape):
             yield False
             return
         assert self._lock_fd is not None
-        fcntl.flock(self._lock_fd, how)
+        self._take_lock(self._lock_fd, how)
         try:
             if os.fstat(self._lock_fd).st_nlink == 0:
                 raise StorageGone(self._name, "its lock file has been removed")
@@ -425,6 +428,22 @@ class FileTape(Tape):
             raise refusal(self._name, error) from None
         finally:
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def _take_lock(self, lock_fd: int, how: int) -> None:
+        """Writers queue at a second lock: whoever has just let go of the first cannot take it before one who waits."""
+        if how == fcntl.LOCK_SH:
+            fcntl.flock(lock_fd, how)
+            return
+        if self._turn_fd is None:
+            try:
+                self._turn_fd = os.open(self._folder / TURN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise refusal(self._name, error) from None
+        fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock_fd, how)
+        finally:
+            fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
 
     def _open_lock(self, *, create: bool) -> bool:
         path = self._folder / LOCK

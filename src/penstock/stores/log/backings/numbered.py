@@ -107,29 +107,29 @@ class ObjectTape(Tape):
     async def append(self, data: bytes) -> int:
         async with self._appending:
             await self._opened()
+            if not self._is_fresh():
+                await self._catch_up()
             self._count += 1
             packed = pack(self._writer, self._count, data)
             lost = 0
             while True:
                 number = self._slot(lost)
                 before, started = self._clocks(), self._time()
-                if not await self._objects.create(self._key(number), packed):
-                    lost += 1
-                    self._highest = max(self._highest, number)
-                    await self._catch_up()
-                    continue
+                won = await self._objects.create(self._key(number), packed)
                 try:
-                    if not await self._deleted_until(number, before):
+                    await self._check_ours(number, before if won else None, won=won)
+                    if won:
                         self._learn(self._time() - started)
                         self._take(number, data)
                         await self._fill_below(number)
                         return number
                 except StoreUnavailable as error:
+                    if isinstance(error, OutcomeUnknown):
+                        raise
                     raise OutcomeUnknown(self._name, f"entry {number:,}", error.message) from error
-                # Its owner's entry was deleted, so it could be won again; nobody will ever read this one.
-                with suppress(StoreUnavailable):
-                    await self._objects.delete([self._key(number)])
-                await self._reopen()
+                lost += 1
+                self._highest = max(self._highest, number)
+                await self._catch_up()
 
     async def read(self, after: int, most: int = 1000) -> list[tuple[int, bytes]]:
         await self._opened()
@@ -271,6 +271,20 @@ class ObjectTape(Tape):
             self._confirmed = absent_since
         return 0
 
+    async def _check_ours(self, number: int, absent_since: Clocks | None, *, won: bool) -> None:
+        """Raise if a number was deleted while it was being written: what is there now was not there before.
+
+        An attempt of ours may have been the entry that was deleted, and is in the snapshot then; or it never was.
+        """
+        if watermark := await self._deleted_until(number, absent_since):
+            self._open = False
+            if won:
+                with suppress(StoreUnavailable):
+                    await self._objects.delete([self._key(number)])
+            raise OutcomeUnknown(
+                self._name, f"entry {number:,}", f"it took so long that all up to {watermark:,} were deleted"
+            )
+
     async def _check_kept(self, number: int, absent_since: Clocks | None) -> None:
         if watermark := await self._deleted_until(number, absent_since):
             raise Truncated(self._name, number - 1, watermark + 1)
@@ -305,6 +319,9 @@ class ObjectTape(Tape):
         while self._head < number:
             holes = [hole for hole in range(self._head + 1, number) if hole not in self._ahead]
             entries = await self._fetch(holes)
+            if await self._deleted_until(self._head + 1, None):
+                await self._reopen()
+                continue
             for hole, entry in zip(holes, entries, strict=True):
                 if entry is not None:
                     self._take(hole, self._unpacked(hole, entry))
@@ -313,14 +330,9 @@ class ObjectTape(Tape):
             if self._time() < patient_until:
                 await asyncio.sleep(self._round_trip / 3)
                 continue
+            # What was filled, by us or by another, is read in the next turn.
             left = [hole for hole in holes if hole > self._head and hole not in self._ahead]
-            for hole, filled in zip(
-                left,
-                await asyncio.gather(*(self._objects.create(self._key(n), filler(n)) for n in left)),
-                strict=True,
-            ):
-                if filled:
-                    self._take(hole, b"")
+            await asyncio.gather(*(self._objects.create(self._key(hole), filler(hole)) for hole in left))
 
     def _take(self, number: int, data: bytes) -> None:
         """Note that a number is taken, and by what."""

@@ -50,6 +50,8 @@ _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=15
 _BUCKET_GONE = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _REFUSED = re.compile("ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied")
 _DELETED_AT_ONCE = 1000
+_ABSENT = (NotFoundError, FileNotFoundError)
+"""obstore declares the one and raises the other."""
 
 
 class BucketObjects(Objects):
@@ -169,7 +171,7 @@ class BucketObjects(Objects):
         """Its answer; None if the object is not there."""
         try:
             return await self._threads.run(function, *args)
-        except FileNotFoundError as error:  # NotFoundError is one
+        except _ABSENT as error:
             if _BUCKET_GONE.search(str(error)):
                 raise self._refusal(error) from None
             return None
@@ -189,7 +191,7 @@ class BucketObjects(Objects):
             )
         except (AlreadyExistsError, PreconditionError):  # which of them it is differs from store to store
             return Put.REFUSED
-        except NotFoundError as error:
+        except _ABSENT as error:
             if isinstance(mode, dict) and not _BUCKET_GONE.search(str(error)):
                 return Put.REFUSED  # what was to be replaced is not there
             raise self._refusal(error) from None
@@ -207,13 +209,13 @@ class BucketObjects(Objects):
     def _delete(self, keys: Sequence[str]) -> None:
         try:
             obstore.delete(self._reading, keys)
-        except NotFoundError as error:
+        except _ABSENT as error:
             if _BUCKET_GONE.search(str(error)):
                 raise
             for key in keys:  # one of them was absent, and the others may not have been looked at
                 try:
                     obstore.delete(self._reading, key)
-                except NotFoundError:
+                except _ABSENT:
                     pass
 
     def _refusal(self, error: Exception) -> StoreUnavailable:
@@ -221,7 +223,7 @@ class BucketObjects(Objects):
         reason = self._shown(text)
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED.search(text):
             return StorageRefused(self._name, reason)
-        if isinstance(error, NotFoundError):
+        if isinstance(error, _ABSENT) or _BUCKET_GONE.search(text):
             return StorageGone(self._name, reason)
         return StoreUnavailable(self._name, reason)
 

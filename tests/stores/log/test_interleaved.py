@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
@@ -14,8 +16,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from penstock.core.ports import Store
 from penstock.stores.log import entry, store
-from penstock.testing import START
+from penstock.stores.log.backings.filetape import FileTape
+from penstock.stores.log.store import LogStore
+from penstock.testing import START, FakeClock
 from support.interleaved import Bursts, ScatteredDifferential
 from support.logs import several_log_stores, slow_log_stores
 from support.planted_log import PLANTED, Plant
@@ -43,6 +48,19 @@ class AtOnce(Bursts):
 
 def test_it_does_not_matter_through_which_store_a_call_goes() -> None:
     run_state_machine_as_test(Scattered, settings=QUICK)
+
+
+def test_nor_does_it_on_a_folder(tmp_path: Path) -> None:
+    folders = (tmp_path / str(number) for number in count())
+
+    def stores(clock: FakeClock) -> Sequence[Store]:
+        folder = next(folders)
+        return [LogStore.on(FileTape(folder), clock) for _ in range(3)]
+
+    class OnFiles(ScatteredDifferential):
+        make_stores = staticmethod(stores)
+
+    run_state_machine_as_test(OnFiles, settings=settings(QUICK, max_examples=3))
 
 
 def test_calls_at_the_same_moment_take_effect_in_some_order() -> None:

@@ -17,11 +17,12 @@ import msgspec
 import pytest
 
 from penstock.connecting import connect
-from penstock.core.commands import Ack, Filter, LeaseJobs
+from penstock.core.commands import Ack, Filter, LeaseJobs, PutSchedule
 from penstock.core.errors import PenstockError, StoreUnavailable, UnknownStore
-from penstock.core.job import JobId, LeaseToken
+from penstock.core.job import JobId, LeaseToken, Status
 from penstock.core.machine import Machine
 from penstock.core.registry import PutEntry
+from penstock.core.requests import new_schedule
 from penstock.queue import Queue
 from penstock.stores.log import log as log_module
 from penstock.stores.log.backings.memory import MemoryTape
@@ -32,6 +33,7 @@ from penstock.stores.log.store import LogStore
 from penstock.testing import START, FakeClock, make_job
 from support.differential import History
 from support.log_dump import dumped
+from support.s3 import Weather, running_s3
 
 
 class Watched(MemoryTape):
@@ -183,6 +185,8 @@ class TestReading:
         assert tape.appends == 2
         clock.advance(seconds=30)
         assert await store.lead("o", "eve", 30)
+        await LogStore.on(tape, clock).lead("o", "eve", 0)
+        assert await store.lead("o", "ada", 30), "it was given up elsewhere"
 
 
 class TestWaking:
@@ -217,7 +221,7 @@ class TestWaking:
         here, there, rests = LogStore.on(tape, clock), LogStore.on(tape, clock), []
         enough = asyncio.Event()
 
-        async def is_stirred(self: Any, seconds: float) -> bool:
+        async def rest(self: Any, seconds: float) -> bool:
             rests.append(seconds)
             await there.put_entries("t", [PutEntry("worker", "w", "{}", seconds=60)])  # type: ignore[arg-type]
             await asyncio.sleep(0)
@@ -225,7 +229,7 @@ class TestWaking:
                 enough.set()
             return False
 
-        monkeypatch.setattr(log_module.LogWakeups, "_is_stirred", is_stirred)
+        monkeypatch.setattr(log_module.LogWakeups, "_rest", rest)
         async with here.wakeups.listen("t", ["default"]):
             await enough.wait()
         assert sum(rests[9:]) / len(rests[9:]) > 3.0
@@ -311,6 +315,36 @@ class TestBadWeather:
             await store.queues("t")
         assert "could not be applied" in caplog.text
 
+    async def test_a_log_from_the_future_is_told_of_and_its_time_stands_still(
+        self, store: LogStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock.advance(seconds=10)
+        await store.enqueue("t", [make_job()])
+        clock.set(START)
+        await store.enqueue("t", [make_job()])
+        await store.enqueue("t", [make_job()])
+        assert caplog.text.count("10.0 s in the future") == 1
+        page = await store.find("t", Filter(), after=None, limit=10)
+        assert {(job.created_at - START).total_seconds() for job in page.jobs} == {10.0}
+
+    async def test_nobody_hammers_at_a_log_that_is_away(
+        self, store: LogStore, tape: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses, enough = [], asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 12:
+                enough.set()
+                await asyncio.Event().wait()
+
+        tape.error = OSError("away")
+        monkeypatch.setattr("penstock.stores.wakeups.loop.asyncio.sleep", sleep)
+        async with store.wakeups.listen("t", ["default"]):
+            await enough.wait()
+            assert not store.wakeups.status().healthy
+        assert pauses[-1] > 1.0
+
     async def test_a_missing_number_is_told(self, store: LogStore, tape: Watched) -> None:
         await store.enqueue("t", [make_job()])
         found = tape.read
@@ -347,33 +381,15 @@ class TestBadWeather:
 
 class TestTheSameEverywhere:
     def test_processes_with_other_hash_seeds_come_to_the_same_state(self, tmp_path: Path) -> None:
-        tape = MemoryTape()
-
-        class Written(History):
-            make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
-
-        history, dice = Written(), Random(7)
-        for _ in range(400):
-            getattr(history, history.draw(dice))(dice)
-        history.close()
-        (tmp_path / "entries").write_bytes(msgspec.msgpack.encode(tape._entries))
+        (tmp_path / "entries").write_bytes(msgspec.msgpack.encode(written_by(7, 400)))
         dumps = {_dump(tmp_path, seed) for seed in ("0", "1", "4711")}
         assert len(dumps) == 1
         assert len(json.loads(dumps.pop())["acme"]["jobs"]) > 50
 
-    def test_what_somebody_looked_up_does_not_show(self, clock: FakeClock) -> None:
+    def test_what_somebody_looked_up_does_not_show(self) -> None:
         """A state that is looked at between any two entries is the one that is never looked at."""
-        tape = MemoryTape()
-
-        class Written(History):
-            make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
-
-        history, dice = Written(), Random(11)
-        for _ in range(300):
-            getattr(history, history.draw(dice))(dice)
-        history.close()
         plain, looked = State(), State()
-        for number, data in enumerate(tape._entries, 1):
+        for number, data in enumerate(written_by(11, 300), 1):
             found = read("it", number, data)
             plain.apply(number, found)
             looked.apply(number, found)
@@ -384,9 +400,49 @@ class TestTheSameEverywhere:
                 looked.look(lambda state, tenant=tenant: state.audit(tenant, limit=5), looked.time)  # type: ignore[misc]
         assert dumped(looked) == dumped(plain)
 
+    async def test_a_reader_that_knows_other_time_zones_comes_to_the_same(
+        self, tape: Watched, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = LogStore.on(tape, clock), LogStore.on(tape, clock)
+        schedule = new_schedule("s", "0 9 * * *", {"type": "a"}, tz="Europe/Paris")
+        [put] = await one.put_schedules("t", [PutSchedule(schedule, "ada")])
+        monkeypatch.setattr("penstock.core.timetable.next_fire", lambda cron, tz, now: now)
+        assert await other.schedules("t") == [put]
+
+    def test_what_is_foreseen_comes_true(self) -> None:
+        """Nobody may be sent away from a queue that has something; whoever is not may find nothing now and then."""
+        state, known, unknown = State(), 0, 0
+        for number, data in enumerate(written_by(5, 500), 1):
+            state.apply(number, read("it", number, data))
+            for tenant, machine in state.parts.machines.items():
+                if machine.is_due(state.time):
+                    continue
+                for queue in ("emails", "reports"):
+                    foreseen = state.foresees(tenant, queue, state.time)
+                    is_known, at = state.foresees_at(tenant, [queue], state.time)
+                    there = bool(machine.choose(queue, 1, state.time))
+                    assert foreseen in (there, None)
+                    assert not is_known or at == machine.next_at([queue], state.time)
+                    known, unknown = known + (foreseen is not None), unknown + (foreseen is None)
+        assert known > 10 * unknown
+
+
+def written_by(seed: int, steps: int) -> list[bytes]:
+    """The log of a random history."""
+    tape = MemoryTape()
+
+    class Written(History):
+        make_store = staticmethod(lambda clock: LogStore.on(tape, clock))
+
+    history, dice = Written(), Random(seed)
+    for _ in range(steps):
+        getattr(history, history.draw(dice))(dice)
+    history.close()
+    return tape._entries
+
 
 def _dump(folder: Path, seed: str) -> bytes:
-    support = Path(__file__).parent.parent / "support" / "log_dump.py"
+    support = Path(__file__).parents[2] / "support" / "log_dump.py"
     return subprocess.run(
         [sys.executable, str(support), str(folder / "entries")],
         env={**os.environ, "PYTHONHASHSEED": seed},
@@ -412,3 +468,36 @@ class TestOpening:
     async def test_a_url_of_no_store_is_refused(self) -> None:
         with pytest.raises(UnknownStore, match="file:"):
             connect("ftp://somewhere")
+
+
+class TestInABucket:
+    """Over real HTTP: what the tape and the store make of each other."""
+
+    @pytest.mark.parametrize(
+        "faults", [{}, {"cut after": 0.1, "500 after": 0.1, "409": 0.1}], ids=["fair", "foul"]
+    )
+    async def test_several_machines_share_the_work(self, faults: dict[str, float]) -> None:
+        with running_s3(Weather(faults=faults)) as server:
+            async with connect(server.url()) as one, connect(server.url()) as other:
+                both = (one, other)
+                await asyncio.gather(*(queue.enqueue("a") for queue in both * 10))
+                leased = await asyncio.gather(
+                    *(queue.lease("default", worker="w", limit=11) for queue in both)
+                )
+                jobs = [job for some in leased for job in some]
+                assert len({job.id for job in jobs}) == len(jobs) == 20
+                await asyncio.gather(*(other.ack(job) for job in jobs))
+                assert [view.counts[Status.SUCCEEDED] for view in await one.queues()] == [20]
+
+    async def test_credentials_that_expire_are_told_and_come_back(self) -> None:
+        with running_s3() as server:
+            async with connect(server.url()) as queue:
+                await queue.enqueue("a")
+                server.refuses = "ExpiredToken"
+                with pytest.raises(StoreUnavailable, match="credentials"):
+                    await queue.enqueue("a")
+                with pytest.raises(StoreUnavailable, match="credentials"):
+                    await queue.queues()
+                server.refuses = None
+                await queue.enqueue("a")
+                assert [view.counts[Status.QUEUED] for view in await queue.queues()] == [2]

@@ -1,0 +1,241 @@
+"""A lake in a bucket: `s3://`, `gs://`, `abfss://`.
+
+The manifest is replaced under a condition: only who names the version that is there may put another in its place. All
+other objects are written once, under names that nobody else has.
+
+Spark writes and reads the files by itself where its Hadoop knows the bucket. Where it does not, a folder of this machine
+stands in for it: what Spark has written there is sent, and what it is to read is fetched. Files never change, so what was
+once fetched stays right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from penstock.core.errors import InvalidInput, PenstockError
+from penstock.lake.caching import cache_folder
+
+SCHEMES = {"s3": ("s3", "s3a"), "s3a": ("s3a", "s3"), "gs": ("gs",), "abfss": ("abfss",), "abfs": ("abfs",)}
+"""What a bucket's URL begins with, and how Hadoop may call the same."""
+AT_ONCE = 8
+MOST_TRIES = 5
+
+Answer = TypeVar("Answer")
+
+
+class BucketUnfit(PenstockError):
+    """The bucket's service puts objects in place of others though it was told not to. Use another service for the lake."""
+
+    code = "lake_bucket_unfit"
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"the service behind {place} does not keep to conditions: {found}. Two drivers would both commit; keep the lake "
+            "in a bucket of a service that does (Amazon S3, Google Cloud Storage, Azure), or on a disk",
+            place=place,
+            found=found,
+        )
+
+
+class ObjectStorage:
+    """A bucket, or what is under a prefix of it. Credentials and endpoint are the environment's (AWS_…, GOOGLE_…, AZURE_…)."""
+
+    def __init__(self, url: str, mirror: Path | None = None) -> None:
+        self._url = url.rstrip("/")
+        scheme, _, rest = self._url.partition("://")
+        self.roots: Sequence[str] = tuple(f"{one}://{rest}" for one in SCHEMES[scheme])
+        self._mirror = (
+            mirror or cache_folder() / f"lake-{hashlib.sha256(self._url.encode()).hexdigest()[:16]}"
+        )
+        self._process = os.getpid()
+        self._store = self._opened(None)
+        # What became of a request that got no answer is for us to find out: one sent twice would refuse itself.
+        self._once = self._opened({"max_retries": 0})
+        self._is_fit = False
+        self._here_already: set[str] = set()
+
+    # ── The manifest ──────────────────────────────────────────────────────────────────────────────
+
+    def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        self._check_fitness()
+        made: bytes | None = None
+        for left in reversed(range(MOST_TRIES)):
+            found, version = self._versioned(name)
+            if made is not None and found == made:
+                return  # it was ours, and only the answer was lost
+            made = change(found)
+            try:
+                obstore.put(self._once, name, made, mode=version or "create", use_multipart=False)
+                return
+            except (AlreadyExistsError, PreconditionError):
+                if not left:
+                    raise
+            except BaseError:
+                # Nobody knows: it may be there, or come yet. Then the next try is refused, and finds it.
+                if not left:
+                    raise
+
+    def read(self, name: str) -> bytes | None:
+        return self._versioned(name)[0]
+
+    def _versioned(self, name: str) -> tuple[bytes | None, Any]:
+        import obstore
+
+        try:
+            found = obstore.get(self._here(), name)
+        except FileNotFoundError:
+            return None, None
+        version = {key: found.meta[key] for key in ("e_tag", "version") if found.meta.get(key) is not None}
+        return bytes(found.bytes()), version
+
+    def _check_fitness(self) -> None:
+        """Refuse a service that does not refuse: many that speak S3 take a condition for an ornament."""
+        if self._is_fit:
+            return
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        name = f"probe-{uuid4().hex}"
+        obstore.put(self._here(), name, b"1", use_multipart=False)
+        try:
+            tries: tuple[tuple[Any, str], ...] = (
+                ("create", "an object that was there was created"),
+                ({"e_tag": f'"{"0" * 32}"'}, "another version than the one named was replaced"),
+            )
+            for mode, said in tries:
+                try:
+                    obstore.put(self._once, name, b"2", mode=mode, use_multipart=False)
+                except (AlreadyExistsError, PreconditionError):
+                    continue
+                raise BucketUnfit(self._url, said)
+        finally:
+            obstore.delete(self._store, name)
+        self._is_fit = True
+
+    # ── Folders ───────────────────────────────────────────────────────────────────────────────────
+
+    def folders(self, name: str) -> list[str]:
+        import obstore
+
+        found = obstore.list_with_delimiter(self._here(), f"{name}/")
+        return sorted(str(one).rstrip("/").rpartition("/")[2] for one in found["common_prefixes"])
+
+    def files(self, name: str) -> list[str]:
+        return sorted(path for path, _, _ in self._listed(name) if is_data(path) and parent(path) == name)
+
+    def filled(self, folders: Iterable[str]) -> set[str]:
+        asked = set(folders)
+        if not asked:
+            return asked
+        # All in one go: to ask for each of some hundreds would take longer than the run.
+        prefix = os.path.commonpath([parent(folder) for folder in asked])
+        return asked & {parent(path) for path, _, _ in self._listed(prefix) if is_data(path)}
+
+    def changed_at(self, name: str) -> datetime:
+        return max((when for _, _, when in self._listed(name)), default=datetime.min.replace(tzinfo=UTC))
+
+    def remove(self, name: str) -> None:
+        import obstore
+
+        paths = [path for path, _, _ in self._listed(name)]
+        if paths:
+            obstore.delete(self._here(), paths)
+        shutil.rmtree(self._mirror / name, ignore_errors=True)
+
+    def path(self, name: str) -> str:
+        return f"{self._url}/{name}" if name else self._url
+
+    def _listed(self, name: str) -> Iterator[tuple[str, int, datetime]]:
+        import obstore
+
+        for some in obstore.list(self._here(), f"{name}/" if name else None):
+            for one in some:
+                yield one["path"], one["size"], one["last_modified"]
+
+    # ── By way of this machine ────────────────────────────────────────────────────────────────────
+
+    def draft(self, name: str) -> str:
+        return str(self._mirror / name)
+
+    def sync(self, name: str) -> None:
+        import obstore
+
+        store, folder = self._here(), self._mirror / name
+        files = [file for file in folder.rglob("*.parquet") if is_data(file.name)]
+        self._each(lambda file: obstore.put(store, file.relative_to(self._mirror).as_posix(), file), files)
+
+    def fetched(self, folders: Sequence[str]) -> list[str]:
+        wanted = [folder for folder in folders if folder not in self._here_already]
+        missing = self._each(self._missing, wanted)
+        self._each(self._fetch, [path for paths in missing for path in paths])
+        self._here_already.update(wanted)
+        return [str(self._mirror / folder) for folder in folders]
+
+    def _missing(self, folder: str) -> list[str]:
+        return [
+            path
+            for path, size, _ in self._listed(folder)
+            if is_data(path) and _size(self._mirror / path) != size
+        ]
+
+    def _fetch(self, path: str) -> None:
+        import obstore
+
+        target = self._mirror / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{uuid4().hex}")
+        with draft.open("wb") as file:
+            for chunk in obstore.get(self._store, path):
+                file.write(chunk)
+        draft.replace(target)
+
+    def _each(self, act: Callable[[Any], Answer], many: Sequence[Any]) -> list[Answer]:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(act, many))
+
+    # ── The client ────────────────────────────────────────────────────────────────────────────────
+
+    def _opened(self, retry: Any) -> Any:
+        try:
+            from obstore.store import from_url
+        except ModuleNotFoundError:
+            raise InvalidInput(
+                "lake", 'be a path, unless pip install "penstock[object]" was run', self._url
+            ) from None
+        return from_url(self._url, retry_config=retry)
+
+    def _here(self) -> Any:
+        """The client. It has threads of its own, which a forked process does not inherit: there it would hang."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"the lake in {self._url} was opened before this process was forked; open it anew"
+            )
+        return self._store
+
+
+def parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def is_data(path: str) -> bool:
+    """Whether this is a file of a table, not one of those that Spark leaves beside them."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".parquet") and not name.startswith((".", "_"))
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

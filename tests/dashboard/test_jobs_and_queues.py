@@ -1,0 +1,119 @@
+"""The two screens that the others are written after: what they show, and what they do, checked through the API."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from dashboard.conftest import Served, shot, violations
+
+
+def test_a_queue_is_paused_with_a_reason_and_resumed(page: Page, served: Served) -> None:
+    served.enqueue("later", queue="to-pause", delay=3600)
+    page.goto(f"{served.url}/ui/queues")
+    page.get_by_role("checkbox", name="Select to-pause").check()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("incident 42")
+    shot(page, "queue-pause")
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Pause").click()
+    row = page.get_by_role("row").filter(has_text="to-pause")
+    expect(row).to_contain_text("paused")
+    assert served.api.get("/v1/queues/to-pause").json()["settings"]["paused"] is True
+    [change] = served.api.get("/v1/queues/to-pause/history").json()["changes"]
+    assert change["reason"] == "incident 42"
+    page.get_by_role("button", name="Resume", exact=True).first.click()
+    expect(row).not_to_contain_text("paused")
+
+
+def test_queues_sort_and_the_address_says_so(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/queues")
+    page.get_by_role("button", name="Dead").click()
+    expect(page).to_have_url(re.compile("sort=-dead"))
+    expect(page.locator("tbody tr").first).to_contain_text("emails")
+
+
+def test_the_search_narrows_suggests_and_is_in_the_address(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/jobs")
+    expect(page.get_by_role("combobox", name="Search jobs")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_role("combobox", name="Search jobs")).to_be_focused()
+    page.keyboard.type("queue:ema")
+    expect(page.get_by_role("option", name="queue:emails")).to_be_visible()
+    shot(page, "jobs-suggestions")
+    assert violations(page) == []
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("q=queue%3Aemails"))
+    page.get_by_role("button", name=re.compile("^dead")).click()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(12)
+    expect(rows.first).to_contain_text("TimeoutError")
+    expect(page.get_by_role("button", name=re.compile("^dead"))).to_contain_text("12")
+    page.reload()
+    expect(rows).to_have_count(12)
+    page.go_back()
+    expect(page).not_to_have_url(re.compile("state=dead"))
+
+
+def test_what_cannot_be_understood_is_said(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/jobs?q=colour:red")
+    expect(page.get_by_role("alert")).to_contain_text("no qualifier “colour”")
+
+
+def test_numbers_are_shown_exactly(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/jobs?q=type:import")
+    expect(page.locator("tbody tr")).to_contain_text("9007199254740993")
+
+
+def test_pages_follow_one_another(page: Page, served: Served) -> None:
+    served.enqueue("paged", 60, queue="paged", delay=3600)
+    page.goto(f"{served.url}/ui/jobs?q=queue:paged")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("button", name="Older").click()
+    expect(page.locator("tbody tr")).to_have_count(10)
+    page.get_by_role("button", name="Newest").click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+
+
+def test_rows_are_moved_through_and_selected_by_keys(page: Page, served: Served) -> None:
+    served.enqueue("keyed", 3, queue="keyed", delay=3600)
+    page.goto(f"{served.url}/ui/jobs?q=queue:keyed")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    for key in ("j", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.locator("tbody tr").nth(1)).to_have_class("chosen")
+    page.keyboard.press("c")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel 1 job").click()
+    served.until("/v1/jobs?queue=keyed&status=cancelled", lambda told: len(told["jobs"]) == 1)
+    expect(page.locator("tbody tr").nth(1)).to_contain_text("cancelled")
+
+
+def test_all_that_match_are_cancelled_after_the_predicate_was_told(page: Page, served: Served) -> None:
+    served.enqueue("bulky", 120, queue="bulky", delay=3600)
+    served.enqueue("spared", 2, queue="bulky", delay=3600)
+    page.goto(f"{served.url}/ui/jobs?q=queue:bulky+type:bulky")
+    page.get_by_role("checkbox", name="Select all on this page").check()
+    page.get_by_role("button", name="Select all that match").click()
+    shot(page, "jobs-selected")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("120")
+    expect(dialog).to_contain_text("in queue bulky, of type bulky")
+    act = dialog.get_by_role("button", name="Cancel 120 jobs")
+    expect(act).to_be_disabled()
+    dialog.get_by_label("Type 120").fill("120")
+    shot(page, "jobs-bulk")
+    assert violations(page) == []
+    act.click()
+    done = served.until(
+        "/v1/bulk",
+        lambda told: any(
+            one["state"] == "done" and one["filter"]["queue"] == "bulky" for one in told["operations"]
+        ),
+    )
+    [operation] = [one for one in done["operations"] if one["filter"]["queue"] == "bulky"]
+    assert operation["changed"] == 120
+    assert len(served.api.get("/v1/jobs?type=spared&status=queued").json()["jobs"]) == 2

@@ -1,0 +1,48 @@
+"""Every screen opens: without an error, without a request elsewhere, and readable for everyone; light, dark and on a phone."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard.conftest import ROOT, Served, Watch, shot, violations
+
+SCREENS = re.findall(r'path: "([^":]+)", title: "([^"]+)"', (ROOT / "frontend/src/screens.ts").read_text())
+
+
+@pytest.mark.parametrize(("path", "title"), SCREENS)
+def test_each_screen_opens_and_is_accessible(page: Page, served: Served, path: str, title: str) -> None:
+    page.goto(f"{served.url}/ui{path}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(title)
+    expect(page.locator(".skeleton")).to_have_count(0)
+    name = path.strip("/") or "overview"
+    if path == "/parts":
+        expect(page.locator(".u-legend")).to_be_visible()
+    shot(page, name)
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    shot(page, f"{name}-dark")
+    assert violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 800})
+    shot(page, f"{name}-phone")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert violations(page) == []
+
+
+def test_the_page_comes_in_few_requests(page: Page, served: Served, watch: Watch) -> None:
+    page.goto(f"{served.url}/ui/")
+    expect(page.get_by_role("navigation", name="Screens")).to_be_visible()
+    files = [url for url in watch.requests if "/v1/" not in url and "/ui/session" not in url]
+    assert len(files) <= 6
+
+
+def test_the_built_files_fit_the_budget() -> None:
+    static = ROOT / "src/penstock/server/static"
+    built = [file for file in Path(static).iterdir() if not file.name.startswith(".")]
+    assert built, "the page is not built: make ui"
+    assert sum(len(gzip.compress(file.read_bytes(), 9)) for file in built) <= 120_000

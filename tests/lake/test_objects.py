@@ -1,0 +1,305 @@
+"""A lake in a bucket, on a service that speaks S3: one commits, nothing half sent counts, and any machine reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.errors import InvalidInput
+from penstock.lake.manifest import (
+    NAME,
+    WHOLE,
+    Lake,
+    LakeEdited,
+    LakeMoved,
+    Manifest,
+    lacking,
+    new_manifest,
+    tables,
+    with_parts,
+)
+from penstock.lake.objects import BucketUnfit, ObjectStorage
+from support.emulated_s3 import ACCESS, new_bucket, s3_service
+from support.spark import WITHOUT
+
+obstore = pytest.importorskip("obstore")
+
+from obstore.exceptions import GenericError  # noqa: E402
+
+SOURCE = {"feed": "f", "system": "1"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_service(tmp_path_factory.mktemp("s3")) as address:
+        yield address
+
+
+@pytest.fixture
+def place(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in {**ACCESS, "AWS_ENDPOINT": service, "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    return f"{new_bucket(service)}/some/lake"
+
+
+@pytest.fixture
+def lake(place: str) -> Lake:
+    return Lake(place)
+
+
+@pytest.fixture
+def begun(lake: Lake) -> Manifest:
+    return lake.commit(new_manifest(SOURCE, {"xid": 100, "floor": 5}))
+
+
+def put(lake: Lake, folder: str) -> str:
+    """Write a folder, as Spark would, and have it sent."""
+    path = Path(lake.storage.draft(folder))
+    path.mkdir(parents=True)
+    (path / "part-0.zstd.parquet").write_bytes(folder.encode())
+    (path / ".part-0.zstd.parquet.crc").write_bytes(b"crc")
+    (path / "_SUCCESS").touch()
+    lake.storage.sync(folder)
+    return folder
+
+
+class TestCommit:
+    def test_what_was_committed_is_what_everybody_finds(
+        self, lake: Lake, begun: Manifest, place: str
+    ) -> None:
+        assert lake.commit(replace(begun, doubts=("a day",))) == Lake(f"{place}/").manifest()
+        assert lake.place == place
+
+    def test_there_is_no_lake_before_the_first(self, lake: Lake) -> None:
+        assert lake.find() is None
+
+    def test_of_many_at_once_exactly_one_commits(self, place: str, begun: Manifest) -> None:
+        for at in range(begun.batch, begun.batch + 5):
+            together, found = Barrier(8), Lake(place).manifest()
+
+            def commit(number: int, together: Barrier = together, found: Manifest = found) -> bool:
+                mine = Lake(place)
+                mine.manifest()
+                together.wait()
+                try:
+                    mine.commit(replace(found, doubts=(str(number),)))
+                except LakeMoved:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(8) as threads:
+                won = list(threads.map(commit, range(8)))
+            assert won.count(True) == 1
+            assert Lake(place).manifest().doubts == (str(won.index(True)),)
+            assert Lake(place).manifest().batch == at + 1
+
+    def test_of_many_who_begin_it_exactly_one_does(self, place: str) -> None:
+        together = Barrier(4)
+
+        def begin(number: int) -> bool:
+            mine = Lake(place)
+            together.wait()
+            try:
+                mine.commit(new_manifest(SOURCE, {"xid": number}))
+            except LakeMoved:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as threads:
+            won = list(threads.map(begin, range(4)))
+        assert won.count(True) == 1
+        assert Lake(place).manifest().offset == {"xid": won.index(True)}
+
+    @pytest.mark.parametrize("when", ["before", "after", "later"])
+    def test_an_answer_that_is_lost_is_found_out(
+        self, lake: Lake, begun: Manifest, monkeypatch: pytest.MonkeyPatch, when: str
+    ) -> None:
+        """Cut off before the service had it, after, or so that it takes effect when the next try is on its way."""
+        send, late = obstore.put, list[Callable[[], Any]]()
+
+        def cut(store: Any, path: str, file: Any, **options: Any) -> Any:
+            if path != NAME:
+                return send(store, path, file, **options)
+            if late:
+                late.pop()()
+                return send(store, path, file, **options)
+            if when == "after":
+                send(store, path, file, **options)
+            late.append(lambda: send(store, path, file, **options) if when == "later" else None)
+            raise GenericError("planted: no answer")
+
+        monkeypatch.setattr(obstore, "put", cut)
+        made = lake.commit(replace(begun, doubts=("mine",)))
+        assert (made.batch, made.doubts) == (begun.batch + 1, ("mine",))
+        assert lake.manifest() == made
+
+    def test_a_service_that_keeps_to_no_conditions_is_refused(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send = obstore.put
+
+        def careless(store: Any, path: str, file: Any, mode: Any = None, **options: Any) -> Any:
+            return send(store, path, file, **options)
+
+        monkeypatch.setattr(obstore, "put", careless)
+        with pytest.raises(
+            BucketUnfit, match="does not keep to conditions: an object that was there was created"
+        ):
+            lake.commit(new_manifest(SOURCE, {"xid": 1}))
+        assert lake.storage.read(NAME) is None
+
+    def test_one_that_was_edited_is_refused(self, lake: Lake, begun: Manifest, place: str) -> None:
+        text = lake.storage.read(NAME)
+        assert text is not None
+        obstore.put(obstore.store.from_url(place), NAME, text.replace(b'"f"', b'"g"'))
+        with pytest.raises(LakeEdited, match="adds up to"):
+            lake.commit(begun)
+
+    def test_data_whose_manifest_is_gone_is_noticed(self, lake: Lake) -> None:
+        put(lake, "bronze/events/1-a/part=2026-03-01")
+        with pytest.raises(LakeEdited, match="gone, and there is data under bronze"):
+            lake.find()
+
+
+class TestFiles:
+    def test_readers_get_the_urls_that_count(self, lake: Lake, begun: Manifest, place: str) -> None:
+        kept = put(lake, "gold/failures/2-a")
+        lake.commit(with_parts(begun, "failures", {WHOLE: (kept,)}))
+        put(lake, "gold/failures/3-b")
+        assert tables(place) == {"failures": [f"{place}/gold/failures/2-a/part-0.zstd.parquet"]}
+
+    def test_another_machine_fetches_what_it_needs_and_that_once(
+        self, lake: Lake, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        day, other = (put(lake, f"silver/jobs/2-a/part=2026-03-0{n}") for n in (1, 2))
+        fetched: list[str] = []
+        get = obstore.get
+
+        def noted(store: Any, path: str) -> Any:
+            fetched.append(path)
+            return get(store, path)
+
+        monkeypatch.setattr(obstore, "get", noted)
+        for _ in range(2):
+            there = ObjectStorage(place, tmp_path / "there")
+            [path] = there.fetched([day])
+            assert [file.read_bytes() for file in Path(path).glob("*.parquet")] == [day.encode()]
+        assert fetched == [f"{day}/part-0.zstd.parquet"]
+        # What was cut off when it was fetched last is fetched again.
+        (Path(path) / "part-0.zstd.parquet").write_bytes(b"half")
+        assert ObjectStorage(place, tmp_path / "there").fetched([day, other])[0] == path
+        assert (Path(path) / "part-0.zstd.parquet").read_bytes() == day.encode()
+
+    def test_what_somebody_has_removed_is_noticed(self, lake: Lake, begun: Manifest) -> None:
+        there = put(lake, "gold/slo/2-a")
+        made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: ("gold/flows/2-a",)})
+        assert lacking(lake, lake.commit(made)) == ["gold/flows/2-a"]
+
+    def test_vacuum_removes_what_runs_that_died_left(self, lake: Lake, begun: Manifest) -> None:
+        kept = put(lake, "silver/jobs/2-a/part=2026-03-01")
+        lake.commit(with_parts(begun, "jobs", {"2026-03-01": (kept,)}))
+        lost = put(lake, "silver/jobs/3-b/part=2026-03-01")
+        assert lake.vacuum() == []  # a run may be at work
+        assert lake.vacuum(now=datetime.now(UTC) + timedelta(days=2)) == [lost]
+        assert lake.storage.filled([kept, lost]) == {kept}
+
+    def test_a_forked_process_opens_it_anew(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(RuntimeError, match="forked; open it anew"):
+            lake.find()
+
+    def test_other_places_are_refused(self) -> None:
+        with pytest.raises(InvalidInput, match="be a path, or a bucket by one of s3://"):
+            Lake("ftp://host/lake")
+
+
+@pytest.mark.spark
+class TestPipeline:
+    """What Spark makes goes by way of this machine: its Hadoop, as it comes from PyPI, knows no buckets."""
+
+    @pytest.fixture
+    def history(self, spark: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        pytest.importorskip("pyspark", reason=WITHOUT)
+        from lake.test_pipeline import History, some
+        from penstock.lake import pipeline
+
+        class InBucket(History):
+            def tables(self) -> dict[str, list[str]]:
+                """As a machine sees them that had no part in it."""
+                from pyarrow import parquet
+
+                manifest, found = self.manifest, {}
+                there = ObjectStorage(place, tmp_path / f"there-{manifest.batch}")
+                for table in manifest.tables:
+                    folders = there.fetched(manifest.folders(table))
+                    files = [file for folder in folders for file in Path(folder).glob("*.parquet")]
+                    rows = [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]
+                    found[table] = sorted(map(repr, rows))
+                return found
+
+        monkeypatch.setattr(pipeline, "recipes", some)
+        history = InBucket(spark, tmp_path)
+        history.lake = Lake(place)
+        return history
+
+    def test_runs_that_die_are_followed_by_one_that_makes_it_good(
+        self, history: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from lake.test_pipeline import Killed, dying_at
+
+        history.happen(1)
+        assert history.run().mismatches == []
+        for number, deadly in enumerate(("bronze committed", "tables about to be committed")):
+            history.happen(1 + number, number=1)
+            with pytest.raises(Killed):
+                history.run(on_step=dying_at(deadly))
+        history.happen(2)
+        send, sent = obstore.put, list[str]()
+
+        def dies(store: Any, path: str, file: Any, **options: Any) -> Any:
+            """In the middle of what a run sends."""
+            sent.append(path)
+            if path.startswith("silver"):
+                raise Killed
+            return send(store, path, file, **options)
+
+        with monkeypatch.context() as dying:
+            dying.setattr(obstore, "put", dies)
+            with pytest.raises(Killed):
+                history.run()
+        # On another machine, which has nothing of it yet.
+        history.lake = Lake(ObjectStorage(place, tmp_path / "elsewhere"))
+        history.run()
+        survived = history.tables()
+        for table in ("jobs", "attempts"):
+            assert len(survived[table]) == history.in_store(f"SELECT count(*) FROM penstock.{table[:-1]}")[0]
+        history.run(rebuild=True)
+        assert history.tables() == survived
+        assert history.lake.vacuum(now=datetime.now(UTC) + timedelta(days=2))
+        assert history.tables() == survived
+
+    def test_of_two_drivers_one_commits(self, history: Any, place: str, tmp_path: Path) -> None:
+        from lake.test_pipeline import History, _Anyone
+
+        history.happen(1)
+        other: Any = History.__new__(type(history))
+        other.__dict__ = {**history.__dict__, "lake": Lake(ObjectStorage(place, tmp_path / "other"))}
+
+        def overtaken(step: str) -> None:
+            if step == "bronze written":
+                other.run(office=_Anyone())
+
+        with pytest.raises(LakeMoved, match="nothing of this run counts"):
+            history.run(on_step=overtaken, office=_Anyone())
+        once = history.tables()
+        assert len(once["jobs"]) == 3
+        history.run(rebuild=True)
+        assert history.tables() == once
