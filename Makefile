@@ -67,6 +67,7 @@ openapi: $(READY) ## write down the API's document after all operations
 
 bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py
+	@$(BIN)/python benchmarks/log_depth.py
 	@$(BIN)/python benchmarks/postgres_store.py
 	@$(BIN)/python benchmarks/worker_at_rest.py
 	@$(BIN)/python benchmarks/service.py

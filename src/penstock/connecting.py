@@ -88,13 +88,16 @@ SLOWLY = {"file": 2.0, "memory+log": 1.0}
 
 def _log(url: str, scheme: str) -> Store:
     from penstock.stores.log.backings import open_backing
-    from penstock.stores.log.store import LogStore
+    from penstock.stores.log.compacting import Tended
+    from penstock.stores.log.store import SHARD, LogStore
 
     try:
         backing = open_backing(url)
     except ModuleNotFoundError as error:
         raise UnknownStore(url, f'{KNOWN}, buckets with pip install "penstock[object]" ({error})') from None
-    return LogStore.at(backing, cadence=SLOWLY.get(scheme, 6.0))
+    # A log in memory is seen by no other process.
+    compactor = None if scheme == "memory+log" else Tended(url, SHARD)
+    return LogStore.at(backing, cadence=SLOWLY.get(scheme, 6.0), compactor=compactor)
 
 
 def _remote(url: str) -> Store:

@@ -36,6 +36,10 @@ class Shelf:
     def remove(self, number: int) -> None:
         del self.jobs[JobId(f"{number:06}")]
 
+    def between(self, first: int, before: int | None) -> list[int]:
+        below = None if before is None else JobId(f"{before:06}")
+        return [int(job_id) for job_id in self.catalogue.between(JobId(f"{first:06}"), below)]
+
     def listed(self, filter: Filter = EVERY, limit: int = 3) -> list[int]:
         """Everything that matches, page by page."""
         page = self.catalogue.page(filter, None, limit)
@@ -119,3 +123,11 @@ class TestTidy:
         shelf.remove(1)
         shelf.catalogue.tidy()
         assert shelf.listed(limit=50) == list(range(100, 1, -1))
+
+
+def test_a_range_of_ids_has_those_that_are_still_here() -> None:
+    shelf = Shelf(1, 3, 5, 7, 9)
+    shelf.remove(5)
+    assert shelf.between(2, 9) == [3, 7]
+    assert shelf.between(3, None) == [3, 7, 9]
+    assert shelf.between(0, 1) == []

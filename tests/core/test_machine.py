@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.core import ordering
 from penstock.core.commands import (
     Ack,
     Discard,
@@ -173,6 +174,39 @@ SEEDS = range(12)
 
 
 class TestDeterminism:
+    def test_which_turn_is_forgotten_does_not_depend_on_who_looked_when(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Replicas of a log apply the same commands, but look at different times."""
+        monkeypatch.setattr(ordering, "MOST_IDLE_GROUPS", 1)
+
+        def lived(looks: bool) -> list[Any]:
+            bench = Bench(fair=True)
+            kept = [bench.enqueue(key=key) for key in "ab"]
+            for _ in kept:
+                bench.ack(bench.lease_one())
+            later = [bench.enqueue(key=key, delay=5) for key in "ab"]
+            bench.wait(10)
+            if looks:
+                bench.machine.next_at(["default"], bench.now)
+            for job_id in reversed(later):
+                bench.cancel(job_id)
+                if looks:
+                    bench.machine.next_at(["default"], bench.now)
+            bench.enqueue(key="c")
+            bench.ack(bench.lease_one())
+            return list(bench.machine.ledger.lane("default").used()[2].items())
+
+        assert lived(looks=True) == lived(looks=False)
+
+    def test_the_fate_of_children_is_decided_by_their_ids_not_by_who_came_first(self) -> None:
+        bench = Bench()
+        parent = bench.enqueue()
+        second, first = (bench.new(parents=[parent]) for _ in range(2))
+        for child in (first, second):
+            bench.machine.enqueue(child, bench.now)
+        assert bench.cancel(parent).others == (second.id, first.id)
+
     @pytest.mark.parametrize("seed", SEEDS)
     def test_the_same_commands_at_the_same_times_give_the_same_answers_and_state(self, seed: int) -> None:
         one, two = Life(seed), Life(seed)

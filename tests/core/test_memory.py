@@ -29,7 +29,7 @@ def size(timers: Timers) -> int:
 def weights(machine: Machine) -> dict[str, int]:
     """How much every private collection of a machine holds. Trails are counted, not their records: history is kept."""
     lanes = list(machine.ledger.lanes.values())
-    groups = [group for lane in lanes for group in (*lane._groups.values(), *lane._idle.values())]
+    groups = [group for lane in lanes for group in lane._groups.values()]
     return {
         "jobs": len(machine.ledger.jobs),
         "trails": len(machine.ledger.trails),
@@ -47,6 +47,8 @@ def weights(machine: Machine) -> dict[str, int]:
         "rotation": sum(len(lane._rotation) for lane in lanes),
         "throttled": sum(len(lane._throttled) for lane in lanes),
         "groups": len(groups),
+        "turns": sum(len(lane._turns) for lane in lanes),
+        "rates": sum(len(lane._rates) for lane in lanes),
         "group heaps": sum(len(group.heap) for group in groups),
         "orders": sum(len(lane._orders) for lane in lanes),
         "order heaps": sum(len(order.heap) for lane in lanes for order in lane._orders.values()),

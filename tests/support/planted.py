@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from penstock.core.commands import Beat, Enqueued, Fire, Fired, Heartbeat, Leased, LeaseJobs, Settle, Settled
 from penstock.core.errors import IdempotencyConflict, LeaseLost
-from penstock.core.groups import Group
+from penstock.core.groups import Group, Place
 from penstock.core.job import Job, LeaseToken, NewJob
 from penstock.core.machine import Machine
 from penstock.core.ordering import Lane
@@ -42,7 +42,7 @@ class ForgetsLostAttempts(Machine):
 class _UpsideDown(Lane):
     def _ready(self, job: Job, now: datetime) -> None:
         group = self._group(job.asked.key)
-        entry = (job.asked.priority, job.run_at, job.id)
+        entry = Place(job.asked.priority, job.run_at, job.id)
         heappush(group.heap, entry)
         if group.heap[0] is entry:
             self._list(group, now)

@@ -41,6 +41,10 @@ COMMANDS: Sections = {
     "Looking after it": {
         "top": ("penstock.cli.top:top", "Watch the queues, live."),
         "insights": ("penstock.cli.insights:insights", "What the lake found out, and what follows from it."),
+        "compact": (
+            "penstock.cli.compact:command",
+            "Write a snapshot of a log, and delete what it makes needless.",
+        ),
         "doctor": ("penstock.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
         "completion": ("penstock.cli.completion:completion", "Completion for bash, zsh and fish."),
     },

@@ -26,6 +26,11 @@ class Catalogue:
         if ids[place] != job_id:  # else it was here before, left, and is not tidied away yet
             ids.insert(place, job_id)
 
+    def between(self, first: JobId, before: JobId | None) -> list[JobId]:
+        """The ids of the jobs from one id on and below another, in order."""
+        end = len(self._ids) if before is None else bisect_left(self._ids, before)
+        return [job_id for job_id in self._ids[bisect_left(self._ids, first) : end] if job_id in self._jobs]
+
     def tidy(self) -> None:
         """Forget the ids of jobs that have left, once they are most of what is here."""
         if len(self._ids) > 2 * len(self._jobs):

@@ -69,7 +69,8 @@ class Flow:
         return job_id in self._children
 
     def children(self, job_id: JobId) -> Iterator[Job]:
-        for child_id in tuple(self._children.get(job_id, ())):
+        """By id: whose fate is decided first must not depend on the order in which jobs were read back."""
+        for child_id in sorted(self._children.get(job_id, ())):
             yield self._jobs[child_id]
 
     def waiting_children(self, job_id: JobId) -> Iterator[Job]:

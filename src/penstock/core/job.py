@@ -191,5 +191,13 @@ class Change(Struct, frozen=True, gc=False):
     """What was set, for queues and schedules."""
 
 
+class Born(Struct, frozen=True, gc=False):
+    """That a job came in, as it is told to those who follow: what is told must not keep its payload alive."""
+
+    at: datetime
+    queue: str
+    type: str
+
+
 Record = Attempt | Change
 """A line of the audit trail. A trail is in the order in which its records took effect."""

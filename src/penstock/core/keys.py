@@ -27,6 +27,7 @@ class Keys:
     def restore_request(self, key: str, job_id: JobId, fingerprint: str, until: datetime) -> None:
         """Take a request as it was remembered elsewhere."""
         self.requests[key] = Request(job_id, fingerprint, until)
+        heappush(self._windows, (until, key))
 
     def restore_holder(self, queue: str, unique_key: str, job_id: JobId) -> None:
         self._holders[queue, unique_key] = job_id

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from penstock.core import lifecycle
 from penstock.core.catalogue import Catalogue
 from penstock.core.errors import JobNotFound
 from penstock.core.flow import Flow
-from penstock.core.job import Cause, Change, Job, JobId, NewJob, Record, Status
+from penstock.core.job import Born, Cause, Change, Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys
 from penstock.core.lifecycle import ACTIVE, FAILED_FOR_GOOD, FINISHED, Verb
 from penstock.core.ordering import Lane
@@ -27,9 +27,11 @@ MOST_TOLD = 100_000
 class Ledger:
     """What the machine knows. `keep` is the one place where a job is stored; what follows from a move is `move`."""
 
-    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
+    def __init__(
+        self, tenant: str, lane_class: type[Lane] = Lane, jobs: dict[JobId, Job] | None = None
+    ) -> None:
         self.tenant = tenant
-        self.jobs: dict[JobId, Job] = {}
+        self.jobs: dict[JobId, Job] = {} if jobs is None else jobs
         self.lanes: dict[str, Lane] = {}
         self.trails: dict[tuple[str, str], list[Record]] = {}
         self.audited: deque[tuple[int, AuditLine]] = deque(maxlen=MOST_AUDITED)
@@ -42,8 +44,8 @@ class Ledger:
         self.ended: dict[str, Timers] = {}
         self.stirred: set[str] = set()
         """Queues in which something may have become free to be leased, until somebody takes note and clears it."""
-        self.told: deque[tuple[str, str, Record | Job]] = deque(maxlen=MOST_TOLD)
-        """The last things that happened, in order: records as they were noted, and jobs as they came in."""
+        self.told: deque[tuple[str, str, Record | Born]] = deque(maxlen=MOST_TOLD)
+        """The last things that happened, in order: records as they were noted, and that jobs came in."""
         self.told_count = 0
         self._lane_class = lane_class
 
@@ -76,7 +78,7 @@ class Ledger:
         status, cause, change = self._birth(asked, expires_at, now)
         ended_at = None if cause is None else now
         job = Job(asked, self.tenant, now, run_at, status, run_at, expires_at, cause=cause, ended_at=ended_at)
-        self.told.append(("job", asked.id, job))
+        self.told.append(("job", asked.id, Born(now, asked.queue, asked.type)))
         self.told_count += 1
         if change is not None:
             self.note(asked.id, change)
@@ -88,21 +90,31 @@ class Ledger:
 
     def restore(self, jobs: Sequence[Job], now: datetime) -> None:
         """Take jobs as they stand, from wherever they were kept; whose parents do not come along keeps waiting."""
-        self.jobs.update((job.id, job) for job in jobs)
+        self.take_back(jobs, now)
+        self.count_waiting(jobs)
+
+    def take_back(self, jobs: Sequence[Job], now: datetime) -> None:
+        """Take some of the jobs as they stand; when all are here, `count_waiting` says what they wait for."""
+        self.jobs.update([(job.asked.id, job) for job in jobs])
         for job in jobs:
-            lane = self.lane(job.queue)
-            lane.counts[job.status] += 1
+            asked, status = job.asked, job.status
+            lane = self.lanes.get(asked.queue) or self.lane(asked.queue)
+            lane.counts[status] += 1
             lane.restored(job, now)
-            self.flow.link(job.asked)
-            self.catalogue.add(job.id)
-            if job.status in ACTIVE:
-                self.keys.hold(job.asked)
+            self.catalogue.add(asked.id)
+            if asked.parents:
+                self.flow.link(asked)
+            if asked.unique_key is not None and status in ACTIVE:
+                self.keys.hold(asked)
             if job.lease is not None:
-                self.leases.set(job.lease.expires_at, job.id)
+                self.leases.set(job.lease.expires_at, asked.id)
             if job.expires_at is not None:
-                self.deadlines.set(job.expires_at, job.id)
-            if job.status in FINISHED and job.ended_at is not None:
-                self.ended[job.queue].set(job.ended_at, job.id)
+                self.deadlines.set(job.expires_at, asked.id)
+            if job.ended_at is not None and status in FINISHED:
+                self.ended[asked.queue].set(job.ended_at, asked.id)
+
+    def count_waiting(self, jobs: Iterable[Job]) -> None:
+        """Count the parents that jobs taken back still wait for."""
         for job in jobs:
             if job.status is Status.WAITING and all(parent in self.jobs for parent in job.asked.parents):
                 self.flow.count_pending(job.asked)

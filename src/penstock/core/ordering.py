@@ -17,13 +17,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from heapq import heappop, heappush
 
-from penstock.core.groups import Entry, Group, KeyUse, Order, Turns
+from penstock.core.groups import Entry, Group, KeyUse, Order, Place, Turns
 from penstock.core.job import Job, JobId, Status
 from penstock.core.settings import QueueSettings
 from penstock.core.timers import Timers
 
 MOST_IDLE_GROUPS = 10_000
 """Keys without jobs whose last turn is remembered; a key forgotten is served first when it comes back."""
+
+_SPARE_RATES = 1024
+"""Rates of keys without jobs that are kept before those that have opened again are let go."""
 
 _IN_ORDER = frozenset({Status.QUEUED, Status.RUNNING, Status.HELD})
 """States in which a job keeps its place behind its ordering key. A held job stops the line: a person decides."""
@@ -41,7 +44,9 @@ class Lane:
         self._full_until: datetime | None = None
         self._turn = 0
         self._groups: dict[str | None, Group] = {}
-        self._idle: OrderedDict[str | None, Group] = OrderedDict()
+        self._turns: OrderedDict[str | None, int] = OrderedDict()
+        self._rates: dict[str | None, datetime] = {}
+        self._room = _SPARE_RATES
         self._rotation: list[Entry] = []
         self._listed = 0
         self._throttled: list[tuple[datetime, str]] = []
@@ -57,7 +62,8 @@ class Lane:
         if settings.rate != self.settings.rate:
             self._full_until = None
         if settings.rate_per_key != self.settings.rate_per_key:
-            for group in (*self._groups.values(), *self._idle.values()):
+            self._rates.clear()
+            for group in self._groups.values():
                 group.full_until = None
         self.settings = settings
         # Any key may be free or barred now, and turns may count or not.
@@ -66,8 +72,10 @@ class Lane:
 
     def joined(self, job: Job, was: Status | None, now: datetime) -> None:
         """A job became queued."""
-        self._queued.set(job.run_at, job.id)
-        ordering_key = job.asked.ordering_key
+        asked = job.asked
+        self._queued.set(job.run_at, asked.id)
+        (self._groups.get(asked.key) or self._group(asked.key)).members += 1
+        ordering_key = asked.ordering_key
         if ordering_key is None:
             self._offer(job, now)
             return
@@ -80,12 +88,17 @@ class Lane:
 
     def restored(self, job: Job, now: datetime) -> None:
         """A job was in this queue all along: nothing of its rates and turns is used up by saying so."""
-        ordering_key = job.asked.ordering_key
         if job.status is Status.QUEUED:
             self.joined(job, None, now)
-        elif job.status is Status.RUNNING:
+            return
+        ordering_key = job.asked.ordering_key
+        if job.status is Status.RUNNING:
             self.running += 1
-            self._group(job.asked.key).running += 1
+            group = self._group(job.asked.key)
+            group.running += 1
+            group.members += 1
+            if group.entry is not None:  # it may be as many as may run, with those that were back before
+                self._list(group, now)
         if ordering_key is not None and job.status in (Status.RUNNING, Status.HELD):
             order = self._orders.setdefault(ordering_key, Order())
             heappush(order.heap, (job.scheduled_at, job.id))
@@ -106,12 +119,25 @@ class Lane:
 
     def used(self) -> tuple[datetime | None, int, dict[str | None, KeyUse]]:
         """What is used up: of the queue's rate and turns, and of each key's."""
-        groups = (*self._groups.values(), *self._idle.values())
-        keys = {group.key: KeyUse(group.running, group.turn, group.full_until) for group in groups}
+        keys = {
+            group.key: KeyUse(group.running, group.turn, group.full_until) for group in self._groups.values()
+        }
+        for key in (*self._turns, *self._rates):
+            keys.setdefault(key, KeyUse(0, self._turns.get(key, 0), self._rates.get(key)))
         return self._full_until, self._turn, keys
+
+    def recall(self, full_until: datetime | None, turn: int, keys: Mapping[str | None, KeyUse]) -> None:
+        """Take what `used` told, before any job comes in; what runs is counted from the jobs."""
+        self._full_until, self._turn = full_until, turn
+        for key, use in keys.items():  # those who have jobs take theirs from here when these come in
+            if use.turn:
+                self._turns[key] = use.turn
+            if use.full_until is not None:
+                self._rates[key] = use.full_until
 
     def dropped(self, job: Job, now: datetime) -> None:
         """A queued job left without being leased."""
+        self._less(self._groups[job.asked.key], now)
         self._leave_order(job, now)
         self._stale += 1
         self._compact(now)
@@ -133,7 +159,7 @@ class Lane:
         if asked.ordering_key is not None:
             order = self._orders[asked.ordering_key]
             order.running, order.admitted = job.id, None
-        if group.heap and group.heap[0][2] == job.id:
+        if group.heap and group.heap[0].job_id == job.id:
             heappop(group.heap)
         else:
             self._stale += 1  # somebody chose another than the first
@@ -147,6 +173,7 @@ class Lane:
         group.running -= 1
         if group.entry is None:
             self._list(group, now)
+        self._less(group, now)
         self._leave_order(job, now)
 
     def unheld(self, job: Job, now: datetime) -> None:
@@ -173,7 +200,7 @@ class Lane:
             if (
                 job is not None
                 and self._may_be_first(job, entry[2], now)
-                and group.heap[0][2] == job.id
+                and group.heap[0].job_id == job.id
                 and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
             ):
                 return job
@@ -190,8 +217,7 @@ class Lane:
             return f"it is due at {job.run_at.isoformat()}"
         if (barred := self._barred(now)) is not None:
             return barred
-        group = self._groups.get(job.asked.key) or self._idle.get(job.asked.key)
-        if group is not None and (barred := self._group_barred(group, now)) is not None:
+        if (barred := self._group_barred(self._groups[job.asked.key], now)) is not None:
             return barred
         ordering_key = job.asked.ordering_key
         if ordering_key is not None and self._orders[ordering_key].admitted != job.id:
@@ -204,7 +230,11 @@ class Lane:
 
     def is_key_barred(self, key: str, now: datetime) -> bool:
         """Whether nothing of this key may be leased now."""
-        return self._group_barred(self._group(key), now) is not None
+        group = self._groups.get(key)
+        if group is None:
+            group = Group(key)
+            group.full_until = self._rates.get(key)
+        return self._group_barred(group, now) is not None
 
     def oldest_run_at(self) -> datetime | None:
         return self._queued.first()
@@ -248,7 +278,7 @@ class Lane:
             if (
                 job is not None
                 and self._may_be_first(job, run_at, now)
-                and group.heap[0][2] == job_id
+                and group.heap[0].job_id == job_id
                 and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
             ):
                 return True
@@ -270,10 +300,11 @@ class Lane:
         """Undo `took`: the job is queued again and was never chosen."""
         group = self._groups[job.asked.key]
         self._full_until, self._turn, group.full_until, group.turn = before
+        group.members += 1
         if job.asked.ordering_key is None:
-            self._offer(job, now)  # before it leaves, lest a group with nothing to do be forgotten
+            self._offer(job, now)
         self.left(job, now)
-        self._list(self._groups[job.asked.key], now)
+        self._list(group, now)
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────
 
@@ -335,7 +366,7 @@ class Lane:
     def _ready(self, job: Job, now: datetime) -> None:
         asked = job.asked
         group = self._groups.get(asked.key) or self._group(asked.key)
-        entry = (-asked.priority, job.run_at, asked.id)
+        entry = Place(-asked.priority, job.run_at, asked.id)
         heappush(group.heap, entry)
         if group.heap[0] is entry:
             self._list(group, now)
@@ -343,16 +374,17 @@ class Lane:
     def _group(self, key: str | None) -> Group:
         group = self._groups.get(key)
         if group is None:
-            group = self._idle.pop(key) if key in self._idle else Group(key)
-            self._groups[key] = group
+            group = self._groups[key] = Group(key)
+            group.turn = self._turns.pop(key, 0)
+            group.full_until = self._rates.pop(key, None)
         return group
 
     def _list(self, group: Group, now: datetime) -> None:
         """Put a group where it belongs in the rotation, by its first job, or take it out."""
         heap = group.heap
         while heap:
-            job = self._jobs.get(heap[0][2])
-            if job is not None and self._may_be_first(job, heap[0][1], now):
+            job = self._jobs.get(heap[0].job_id)
+            if job is not None and self._may_be_first(job, heap[0].run_at, now):
                 break
             heappop(heap)
             if (
@@ -364,13 +396,11 @@ class Lane:
                 self._later.set(job.run_at, job.asked.id)  # the clock was set back
         if not heap:
             group.entry = None
-            if group.running == 0:
-                self._retire(group, now)
         elif self._group_barred(group, now) is not None:
             group.entry = None
             self._wake_when_open(group, now)
         else:
-            priority, run_at, job_id = heap[0]
+            priority, run_at, job_id = heap[0].rank, heap[0].run_at, heap[0].job_id
             turn = group.turn if self.settings.fair else 0
             if group.entry is None or group.entry[:4] != (priority, turn, run_at, job_id):
                 self._listed += 1
@@ -388,16 +418,33 @@ class Lane:
         if opens_at > now and opens_at != group.wakes_at:
             group.wakes_at = opens_at
             heappush(self._throttled, (opens_at, group.key))
+            if len(self._throttled) > 2 * len(self._groups) + 64:
+                self._throttled = sorted({one for one in self._throttled if self._wakes(*one)})
 
-    def _retire(self, group: Group, now: datetime) -> None:
-        """Forget a key that has nothing due and nothing running, unless its turn or its rate still matters."""
+    def _wakes(self, at: datetime, key: str) -> bool:
+        group = self._groups.get(key)
+        return group is not None and group.wakes_at == at
+
+    def _less(self, group: Group, now: datetime) -> None:
+        """A key has one job less. With its last one goes all but its turn and its rate, as far as they still matter.
+
+        By the count of its jobs, not when its heap is found empty: that depends on who looked when, and everyone who
+        applies the same commands must forget the same.
+        """
+        group.members -= 1
+        if group.members > 0:
+            return
         del self._groups[group.key]
-        if group.turn or (group.full_until is not None and group.full_until > now):
-            self._idle[group.key] = group
-        if len(self._idle) > MOST_IDLE_GROUPS:
-            key, oldest = self._idle.popitem(last=False)
-            if oldest.full_until is not None and oldest.full_until > now:
-                self._idle[key] = oldest  # a rate limit must not be forgotten while it holds
+        group.entry = None
+        if group.turn:
+            self._turns[group.key] = group.turn
+            if len(self._turns) > MOST_IDLE_GROUPS:
+                self._turns.popitem(last=False)
+        if group.full_until is not None and group.full_until > now:
+            self._rates[group.key] = group.full_until
+            if len(self._rates) > self._room:
+                self._rates = {key: until for key, until in self._rates.items() if until > now}
+                self._room = max(_SPARE_RATES, 2 * len(self._rates))
 
     def _admit(self, ordering_key: str, order: Order, now: datetime) -> None:
         """Let the first job of an ordering key in, if none of them runs."""
@@ -452,7 +499,9 @@ class Lane:
             return
         self._stale = 0
         for group in list(self._groups.values()):
-            group.heap = sorted({entry for entry in group.heap if self._is_queued(entry[1], entry[2])})
+            group.heap = sorted(
+                {entry for entry in group.heap if self._is_queued(entry.run_at, entry.job_id)}
+            )
             self._list(group, now)  # a sorted list is a heap
         for order in self._orders.values():
             order.heap = sorted({entry for entry in order.heap if self._in_order(entry[1])})

@@ -9,7 +9,7 @@ from itertools import islice
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidInput
-from penstock.core.job import Attempt, Job, JobId, Record
+from penstock.core.job import Attempt, Born, Job, JobId, Record
 from penstock.core.machine import Machine
 from penstock.core.registry import Event, Events
 
@@ -59,9 +59,9 @@ class MemoryFeed:
         return int(number)
 
 
-def _event(cursor: str, kind: str, name: str, told: Record | Job, job: Job | None) -> Event:
-    if isinstance(told, Job):
-        return Event(cursor, told.created_at, kind, name, "enqueued", told.queue, told.type)
+def _event(cursor: str, kind: str, name: str, told: Record | Born, job: Job | None) -> Event:
+    if isinstance(told, Born):
+        return Event(cursor, told.at, kind, name, "enqueued", told.queue, told.type)
     of_job = job if kind == "job" else None
     queue = name if kind == "queue" else None if of_job is None else of_job.queue
     type_ = None if of_job is None else of_job.type

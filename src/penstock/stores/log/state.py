@@ -22,6 +22,7 @@ from penstock.core.schedule import Schedule
 from penstock.core.timetable import as_given
 from penstock.core.wakeups import EVERYONE, OFFICES, SCHEDULES
 from penstock.stores.log.entry import LogEntry, Op
+from penstock.stores.log.packing import PackedMachine
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 from penstock.stores.wakeups.memory import MemoryWakeups
@@ -54,7 +55,7 @@ class Parts:
     allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     insights: dict[tuple[str, str], Insight] = field(default_factory=dict)
     offices: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    new_machine: Callable[[str], Machine] = Machine
+    new_machine: Callable[[str], Machine] = PackedMachine
     name: str = ""
     """What tells this log from every other: who wrote its first entry. Cursors of the feed carry it."""
     writers: dict[bytes, int] = field(default_factory=dict)

@@ -39,9 +39,11 @@ from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
 from penstock.core.timetable import by_cron
 from penstock.stores.log.backings import Backing, Tape
+from penstock.stores.log.compacting import Tended
 from penstock.stores.log.entry import write
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
-from penstock.stores.log.state import State
+from penstock.stores.log.snapshots import Snapshots
+from penstock.stores.log.state import Parts, State
 from penstock.stores.wakeups.memory import MemoryWakeups
 
 SHARD = "s00"
@@ -56,18 +58,26 @@ class LogStore:
     """Opened once more in one process, all jobs would be in its memory twice."""
 
     def __init__(
-        self, open: Callable[[], Awaitable[Source]], *, name: str = "the log", cadence: float = 1.0
+        self,
+        open: Callable[[], Awaitable[Source]],
+        *,
+        name: str = "the log",
+        cadence: float = 1.0,
+        compactor: Tended | None = None,
     ) -> None:
         self.cadence = cadence
         """How many times more seldom than elsewhere an idle program should ask: here each request may cost money."""
         self._log = Log(name, open)
+        self._compactor = compactor
 
     @classmethod
     def at(cls, backing: Backing, **options: Any) -> LogStore:
         """The store that is kept in a backing; nothing is opened before the first call."""
 
         async def load(wakeups: MemoryWakeups) -> State:
-            return State(wakeups=wakeups)
+            parts = Parts()
+            await Snapshots(backing.objects, SHARD).load(parts)
+            return State(parts, wakeups)
 
         async def open() -> Source:
             await backing.ready()
@@ -183,6 +193,8 @@ class LogStore:
         return True if seconds > 0 and left > seconds / 2 else None
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
+        if self._compactor is not None:
+            await self._compactor.keep_going()
         await self._log.follow()
         if not self._log.state.may_sweep(await self._log.now(), exported_until):
             return Swept()
@@ -275,6 +287,8 @@ class LogStore:
         return events
 
     async def close(self) -> None:
+        if self._compactor is not None:
+            await self._compactor.close()
         await self._log.close()
 
     async def _look(self, tenant: str | None, read: Callable[[State], Coroutine[Any, Any, Any]]) -> Any:

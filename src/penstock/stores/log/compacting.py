@@ -1,0 +1,328 @@
+"""The compactor: it follows a log with a state of its own, writes snapshots, and lets go of what nobody needs any more.
+
+It runs in a process of its own, so that no worker waits for it, and may be killed at any moment. Each step leaves
+something whole behind, and what is deleted has been announced before:
+
+    1  write the segments that changed               nothing names them yet
+    2  publish the manifest: snapshot and watermark  by compare-and-swap; whoever loses starts over
+    3  truncate the tape up to the watermark         older than `retention`, in the snapshot, read by the lake
+    4  delete segments unnamed for a day             whoever wrote them can no longer name them
+
+There should be one for each log. If there are two, they cost twice as much and do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.errors import PenstockError
+from penstock.stores.log.backings import Objects, Tape, open_backing
+from penstock.stores.log.entry import read
+from penstock.stores.log.errors import Truncated
+from penstock.stores.log.snapshots import (
+    KEPT_UNNAMED,
+    Manifest,
+    Mark,
+    Snapshot,
+    Snapshots,
+    TouchedMachine,
+    touched_in,
+)
+from penstock.stores.log.state import Parts, State
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 1000
+MARKS_PER_RETENTION = 48
+LAPSES_SECONDS = 900
+"""After so long without a sweep, another program does them and has a compactor of its own."""
+
+
+class Rhythm(Struct, frozen=True):
+    """How often a snapshot is made, and how long entries stay."""
+
+    entries: int = 1_000
+    seconds: float = 300
+    retention: timedelta = timedelta(hours=24)
+    """By the store's clock. Longer than any writer or reader may be suspended without noticing."""
+    poll_seconds: float = 5
+
+
+class Folding(Protocol):
+    """A state, as far as the compactor is concerned."""
+
+    @property
+    def parts(self) -> Parts: ...
+
+    def fold(self, number: int, data: bytes) -> None:
+        """Apply the entry behind these bytes."""
+        ...
+
+
+class Compacted(Struct, frozen=True):
+    """What one round came to."""
+
+    number: int
+    """The entry that the newest snapshot stands at."""
+    wrote: bool = False
+    watermark: int = 0
+    deleted: int = 0
+
+
+class Compactor:
+    def __init__(
+        self,
+        tape: Tape,
+        objects: Objects,
+        shard: str,
+        begin: Callable[[Parts], Folding],
+        rhythm: Rhythm | None = None,
+    ) -> None:
+        self._tape = tape
+        self._objects = objects
+        self._snapshots = Snapshots(objects, shard)
+        self._begin = begin
+        self._rhythm = rhythm or Rhythm()
+        self._state: Folding | None = None
+        self._manifest = Manifest("")
+        self._version: str | None = None
+
+    async def follow(self) -> int:
+        """Apply what was written since; returns how many entries the newest snapshot does not have."""
+        state = self._state or await self._open()
+        while True:
+            try:
+                entries = await self._tape.read(state.parts.number, READ_AT_ONCE)
+            except Truncated:
+                # Another compactor has gone past us, or the watermark moved while we loaded: begin at its snapshot.
+                stood_at = state.parts.number
+                state = await self._open()
+                if state.parts.number <= stood_at:
+                    raise
+                continue
+            if not entries:
+                return state.parts.number - self._manifest.number
+            for number, data in entries:
+                state.fold(number, data)
+
+    async def compact(self) -> Compacted:
+        """One round: a snapshot of what was followed, if there is anything new, and what may go after it."""
+        await self.follow()
+        assert self._state is not None
+        parts = self._state.parts
+        now = await self._objects.now()
+        wrote = parts.number > self._manifest.number
+        snapshot = self._manifest.snapshot
+        if wrote:
+            # What was touched belongs to the manifest that the state began with, so both are forgotten together.
+            snapshot = await self._snapshots.write(parts, snapshot, touched_in(parts.machines.values()))
+        manifest = succeeding(self._manifest, snapshot, now, self._rhythm.retention)
+        manifest = replace(
+            manifest, id=manifest.id or parts.name, made_by=f"{socket.gethostname()}-{os.getpid()}"
+        )
+        if not wrote and (manifest.watermark, len(manifest.retired)) == (
+            self._manifest.watermark,
+            len(self._manifest.retired),
+        ):
+            return Compacted(manifest.number, False, manifest.watermark)
+        version = await self._snapshots.publish(manifest, self._version)
+        if version is None:
+            self._state = None  # another was first: what it wrote is the truth now
+            return Compacted(self._manifest.number, False, self._manifest.watermark)
+        self._manifest, self._version = manifest, version
+        for touched in touched_in(parts.machines.values()).values():
+            touched.clear()
+        await self._tape.truncate(manifest.watermark)
+        deleted = await self._snapshots.delete_unnamed(now - KEPT_UNNAMED)
+        return Compacted(manifest.number, wrote, manifest.watermark, deleted)
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Go on until told to stop; what fails is tried again."""
+        last = time.monotonic()
+        while not stopped.is_set():
+            try:
+                behind = await self.follow()
+                if behind >= self._rhythm.entries or time.monotonic() - last >= self._rhythm.seconds:
+                    told = await self.compact()
+                    last = time.monotonic()
+                    log.debug(
+                        "snapshot at %s, watermark %s, %s deleted", told.number, told.watermark, told.deleted
+                    )
+            except PenstockError as error:
+                log.warning("the compactor could not go on and tries again: %s", error)
+                self._state = None
+            await _wait(stopped, self._rhythm.poll_seconds)
+
+    async def _open(self) -> Folding:
+        parts = Parts(new_machine=TouchedMachine)
+        found = await self._snapshots.load(parts)
+        self._manifest, self._version = (Manifest(""), None) if found is None else found
+        self._state = self._begin(parts)
+        return self._state
+
+
+def succeeding(
+    manifest: Manifest, snapshot: Snapshot | None, now: datetime, retention: timedelta
+) -> Manifest:
+    """The manifest that follows one, with a snapshot that was written by now."""
+    before = set() if manifest.snapshot is None else manifest.snapshot.names()
+    after = set() if snapshot is None else snapshot.names()
+    retired = {name: since for name, since in manifest.retired.items() if since >= now - KEPT_UNNAMED}
+    retired.update(dict.fromkeys(sorted(before - after), now))
+    marks = list(manifest.marks)
+    if snapshot is not None and (not marks or now - marks[-1].at >= retention / MARKS_PER_RETENTION):
+        marks.append(Mark(snapshot.number, now))  # whatever it holds was written before now
+    old = [mark.number for mark in marks if mark.at <= now - retention]
+    watermark = max([manifest.watermark, *old])
+    if manifest.exported is not None:
+        watermark = max(manifest.watermark, min(watermark, manifest.exported))
+    marks = [mark for mark in marks if mark.number > watermark]
+    return replace(manifest, snapshot=snapshot, watermark=watermark, marks=marks, retired=retired)
+
+
+async def _wait(stopped: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stopped.wait(), seconds)
+    except TimeoutError:
+        pass
+
+
+# ── A process of its own ──────────────────────────────────────────────────────────────────────────
+
+
+class Told(Struct, frozen=True):
+    """What the process is told, through its standard input: the URL may hold credentials, and a command line is seen."""
+
+    url: str
+    shard: str
+    rhythm: Rhythm
+
+
+class CompactorProcess:
+    """The compactor in a process that ends with us, however we end: its standard input closes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, url: str, shard: str, rhythm: Rhythm | None = None) -> CompactorProcess:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock.stores.log.compacting", stdin=asyncio.subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(Told(url, shard, rhythm or Rhythm())) + b"\n")
+        await process.stdin.drain()
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    def end(self) -> None:
+        """Let it end when it has done what it is at."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def stop(self) -> int:
+        """Let it end, and wait for that."""
+        self.end()
+        return await self._process.wait()
+
+
+class Tended:
+    """The compactor of a log, kept going by whoever sweeps: of all programs that is the one whose scheduler leads."""
+
+    def __init__(self, url: str, shard: str, rhythm: Rhythm | None = None) -> None:
+        self._url = url
+        self._shard = shard
+        self._rhythm = rhythm
+        self._sweeps = 0
+        self._process: CompactorProcess | None = None
+        self._lapsing: asyncio.TimerHandle | None = None
+
+    @property
+    def process(self) -> CompactorProcess | None:
+        return self._process
+
+    async def keep_going(self) -> None:
+        """Called with each sweep. One sweep alone may be anybody's; who does it again leads."""
+        self._sweeps += 1
+        if self._sweeps < 2:
+            return
+        if self._process is None or not self._process.is_running:
+            self._process = await CompactorProcess.start(self._url, self._shard, self._rhythm)
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+        self._lapsing = asyncio.get_running_loop().call_later(LAPSES_SECONDS, self._process.end)
+
+    async def close(self) -> None:
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+        if self._process is not None:
+            await self._process.stop()
+
+
+class _Followed:
+    """The state that readers have, too."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    @property
+    def parts(self) -> Parts:
+        return self._state.parts
+
+    def fold(self, number: int, data: bytes) -> None:
+        self._state.apply(number, read(self._name, number, data))
+
+
+def compactor(tape: Tape, objects: Objects, shard: str, rhythm: Rhythm | None = None) -> Compactor:
+    """The compactor of a log of jobs."""
+    return Compactor(tape, objects, shard, lambda parts: _Followed(State(parts), shard), rhythm)
+
+
+async def compact_once(url: str, shard: str, rhythm: Rhythm | None = None) -> Compacted:
+    """Follow a log to its end and compact it, for those who run this by cron."""
+    backing = open_backing(url)
+    try:
+        return await compactor(backing.tape(shard), backing.objects, shard, rhythm).compact()
+    finally:
+        await backing.close()
+
+
+async def _main() -> None:
+    told = msgspec.json.decode(await asyncio.to_thread(sys.stdin.buffer.readline), type=Told)
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.buffer.read()
+        loop.call_soon_threadsafe(stopped.set)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    backing = open_backing(told.url)
+    try:
+        await compactor(backing.tape(told.shard), backing.objects, told.shard, told.rhythm).run(stopped)
+    finally:
+        await backing.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

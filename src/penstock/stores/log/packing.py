@@ -1,0 +1,100 @@
+"""Jobs that wait, held in less room: most differ in nothing but id, payload and time.
+
+A log is held in memory as a whole, and what it mostly holds is jobs that nobody has touched since they came in. Of such a
+job only what sets it apart is kept; it is put together again whenever somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.codec import EMPTY_OBJECT, JsonText
+from penstock.core.job import Job, JobId, NewJob, Status
+from penstock.core.ledger import Ledger
+from penstock.core.machine import Machine
+from penstock.core.ordering import Lane
+from penstock.core.schedule import NO_ID
+
+MOST_SHARED = 10_000
+"""Ways to ask for a job that are remembered, to be shared by the next one that is asked for so."""
+
+
+class Untouched(Struct, frozen=True, gc=False):
+    """A queued job that was never leased."""
+
+    asked: NewJob
+    """Without id and payload, and shared by all that have the rest in common."""
+    payload: JsonText
+    created_at: datetime
+    scheduled_at: datetime
+    run_at: datetime
+
+
+class PackedJobs(dict[JobId, Job]):
+    """Jobs by id, of which some are packed. What is asked for is always a whole job."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__()
+        self._tenant = tenant
+        self._shared: dict[NewJob, NewJob] = {}
+
+    def __getitem__(self, job_id: JobId) -> Job:
+        held: Any = super().__getitem__(job_id)
+        return held if type(held) is Job else self._whole(job_id, held)
+
+    def get(self, job_id: JobId, default: Any = None) -> Any:
+        held = super().get(job_id, default)
+        return self._whole(job_id, held) if type(held) is Untouched else held
+
+    def values(self) -> Any:
+        return [self[job_id] for job_id in self]
+
+    def items(self) -> Any:
+        return [(job_id, self[job_id]) for job_id in self]
+
+    def pack(self, job: Job) -> None:
+        """Hold a job that is here in less room, if it is as it came in."""
+        if job != Job(job.asked, self._tenant, job.created_at, job.scheduled_at, Status.QUEUED, job.run_at):
+            return
+        common = replace(job.asked, id=NO_ID, payload=EMPTY_OBJECT)
+        shared = self._shared.get(common)
+        if shared is None:
+            if len(self._shared) >= MOST_SHARED:
+                self._shared.clear()
+            shared = self._shared[common] = common
+        packed: Any = Untouched(shared, job.payload, job.created_at, job.scheduled_at, job.run_at)
+        super().__setitem__(job.asked.id, packed)
+
+    def _whole(self, job_id: JobId, held: Untouched) -> Job:
+        asked = replace(held.asked, id=job_id, payload=held.payload)
+        return Job(asked, self._tenant, held.created_at, held.scheduled_at, Status.QUEUED, held.run_at)
+
+
+class PackedLedger(Ledger):
+    jobs: PackedJobs
+
+    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
+        super().__init__(tenant, lane_class, PackedJobs(tenant))
+
+    def keep(self, old: Job | None, new: Job, now: datetime) -> None:
+        super().keep(old, new, now)
+        if old is None and new.status is Status.QUEUED:
+            self.jobs.pack(new)
+
+    def take_back(self, jobs: Sequence[Job], now: datetime) -> None:
+        super().take_back(jobs, now)
+        for job in jobs:
+            if job.status is Status.QUEUED and not job.leases:
+                self.jobs.pack(job)
+
+
+class PackedMachine(Machine):
+    """A machine for many jobs that wait."""
+
+    ledger_class = PackedLedger
+    ledger: PackedLedger

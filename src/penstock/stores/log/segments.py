@@ -1,0 +1,492 @@
+"""A state as bytes and back: jobs in segments by their ids, the feed and the audit log in runs, the rest as a head.
+
+A segment is MessagePack, never changed once written, and says what repeats only once: names, times, and what jobs were
+asked for besides their payload. Restored, a state goes on exactly as the one that was saved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import fields, replace
+
+from penstock.core.codec import EMPTY_OBJECT, JsonText
+from penstock.core.groups import KeyUse
+from penstock.core.job import (
+    Attempt,
+    Born,
+    Cause,
+    Change,
+    Job,
+    JobId,
+    Lease,
+    LeaseToken,
+    NewJob,
+    Outcome,
+    Record,
+    Status,
+)
+from penstock.core.keys import Request
+from penstock.core.machine import Machine
+from penstock.core.registry import AuditLine, Entry, Insight
+from penstock.core.schedule import NO_ID, Schedule
+from penstock.core.settings import QueueSettings
+from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.state import Parts
+from penstock.stores.memory import MemoryStore
+from penstock.stores.memory_registry import Allowance
+
+FORMAT = 1
+_CRC_BYTES = 4
+_AT_ONCE = 500
+_NONE = -1
+"""Stands for no time at all, and for the name None."""
+
+Row = TypeVar("Row", bound=Struct)
+
+
+def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:
+    """What a memory store holds: the same objects, not copies, so that what is restored into them is restored there."""
+    return Parts(
+        now, number, store._machines, store._entries, store._allowances, store._insights, store._leaders,
+        store._new_machine,
+    )  # fmt: skip
+
+
+# ── What repeats ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _Pool:
+    """Names, times and requests of one segment, each written once and known by its place."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.times: dict[datetime, int] = {}
+        self.asked: dict[NewJob, int] = {}
+
+    def name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
+
+    def time(self, at: datetime | None) -> int:
+        return _NONE if at is None else self.times.setdefault(at, len(self.times))
+
+    def of(self, asked: NewJob) -> int:
+        """What was asked for besides what tells one job from the next."""
+        common = replace(asked, id=NO_ID, type="", queue="", payload=EMPTY_OBJECT)
+        return self.asked.setdefault(common, len(self.asked))
+
+
+class _Known:
+    """The same on the way back: everyone who had the same name or time shares one object again."""
+
+    def __init__(self, names: list[str], times: list[datetime]) -> None:
+        self.names = names
+        self.times: list[Any] = [*times, None]  # so that _NONE finds None
+
+
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _AttemptRow(Struct, array_like=True, tag="a", gc=False):
+    number: int
+    worker: int
+    token: str
+    started: int
+    ended: int
+    outcome: Outcome
+    status: Status
+    run: int
+    error: bool | str | None
+    """True: the job's own; so is `result`."""
+    result: bool | str | None
+    logs: str | None
+
+
+class _ChangeRow(Struct, array_like=True, tag="c", gc=False):
+    at: int
+    verb: int
+    actor: int
+    reason: str | None
+    status: Status | None
+    detail: str | None
+
+
+class _BornRow(Struct, array_like=True, tag="b", gc=False):
+    at: int
+    queue: int
+    what: int
+
+
+_RecordRow = _AttemptRow | _ChangeRow
+
+
+def _record_row(record: Record, pool: _Pool, job: Job | None = None) -> _RecordRow:
+    if isinstance(record, Change):
+        return _ChangeRow(
+            pool.time(record.at), pool.name(record.verb), pool.name(record.actor), record.reason, record.status, record.detail
+        )  # fmt: skip
+    error: bool | str | None = record.error
+    result: bool | str | None = record.result
+    if job is not None and error is not None and error == job.error:
+        error = True
+    if job is not None and result is not None and result == job.result:
+        result = True
+    return _AttemptRow(
+        record.number, pool.name(record.worker), record.token, pool.time(record.started_at), pool.time(record.ended_at),
+        record.outcome, record.status, pool.time(record.run_at), error, result, record.logs,
+    )  # fmt: skip
+
+
+def _record(row: _RecordRow, job_id: JobId, known: _Known, job: Job | None = None) -> Record:
+    times = known.times
+    if isinstance(row, _ChangeRow):
+        detail = None if row.detail is None else JsonText(row.detail)
+        names = known.names
+        return Change(times[row.at], names[row.verb], names[row.actor], row.reason, row.status, detail)
+    error: Any = row.error if row.error is not True or job is None else job.error
+    result: Any = row.result if row.result is not True or job is None else job.result
+    return Attempt(
+        job_id, row.number, known.names[row.worker], LeaseToken(row.token), times[row.started], times[row.ended],
+        row.outcome, row.status, times[row.run], error, result, row.logs,
+    )  # fmt: skip
+
+
+# ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _LeaseRow(Struct, array_like=True, gc=False):
+    token: str
+    worker: int
+    taken: int
+    expires: int
+    seconds: float
+
+
+class _JobRow(Struct, array_like=True, gc=False):
+    id: str
+    type: int
+    queue: int
+    payload: str
+    asked: int
+    created: int
+    scheduled: int
+    status: Status
+    run: int
+    expires: int
+    attempts: int
+    leases: int
+    lease: _LeaseRow | None
+    cancel_requested: bool
+    result: str | None
+    error: str | None
+    cause: Cause | None
+    ended: int
+    progress: str | None
+    trail: list[_RecordRow] | None
+
+
+class _RequestRow(Struct, array_like=True, gc=False):
+    key: str
+    job_id: str
+    fingerprint: str
+    until: datetime
+
+
+class _Jobs(Struct, array_like=True):
+    names: list[str]
+    times: list[datetime]
+    asked: list[NewJob]
+    rows: list[Raw]
+    """A few hundred at a time, so that whoever reads them can do other things in between."""
+    requests: list[_RequestRow]
+
+
+def jobs_segment(machine: Machine, ids: Iterable[JobId], requests: Mapping[str, Request]) -> bytes:
+    """Some jobs of a machine with their trails, and requests that were answered with them."""
+    ledger, pool = machine.ledger, _Pool()
+    rows = [_job_row(ledger.jobs[job_id], ledger.trails.get(("job", job_id), ()), pool) for job_id in ids]
+    answered = [_RequestRow(key, one.job_id, one.fingerprint, one.until) for key, one in requests.items()]
+    asked = [_sparse(one) for one in pool.asked]
+    few = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+    return _sealed((list(pool.names), list(pool.times), asked, few, answered))
+
+
+def restore_jobs(machine: Machine, data: bytes, now: datetime) -> Iterator[list[Job]]:
+    """Take back what `jobs_segment` gave, some at a time; `Ledger.count_waiting` wants them when all are here."""
+    segment = _opened(data, _Jobs)
+    known = _Known(segment.names, segment.times)
+    ledger = machine.ledger
+    for few in segment.rows:
+        rows = _rows.decode(few)
+        jobs = [_job(row, machine.tenant, segment.asked[row.asked], known) for row in rows]
+        for row, job in zip(rows, jobs, strict=True):
+            if row.trail is not None:
+                ledger.trails["job", job.id] = [_record(one, job.id, known, job) for one in row.trail]
+        ledger.take_back(jobs, now)
+        yield jobs
+    for request in segment.requests:
+        there = ledger.keys.requests.get(request.key)
+        # A segment that was not written anew since may still hold what a later one has replaced, or what has lapsed.
+        if request.until > now and (there is None or there.until <= request.until):
+            ledger.keys.restore_request(
+                request.key, JobId(request.job_id), request.fingerprint, request.until
+            )
+
+
+_rows = msgspec.msgpack.Decoder(list[_JobRow])
+
+
+def _job(row: _JobRow, tenant: str, asked: NewJob, known: _Known) -> Job:
+    names, times, lease = known.names, known.times, row.lease
+    asked = replace(asked, id=row.id, type=names[row.type], queue=names[row.queue], payload=row.payload)
+    return Job(
+        asked, tenant, times[row.created], times[row.scheduled], row.status, times[row.run], times[row.expires],
+        row.attempts, row.leases, None if lease is None else _lease(lease, known), row.cancel_requested,
+        row.result, row.error, row.cause, times[row.ended], row.progress,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _job_row(job: Job, trail: Sequence[Record], pool: _Pool) -> _JobRow:
+    asked, lease = job.asked, job.lease
+    return _JobRow(
+        asked.id, pool.name(asked.type), pool.name(asked.queue), asked.payload, pool.of(asked),
+        pool.time(job.created_at), pool.time(job.scheduled_at), job.status, pool.time(job.run_at), pool.time(job.expires_at),
+        job.attempts, job.leases, None if lease is None else _lease_row(lease, pool), job.cancel_requested,
+        job.result, job.error, job.cause, pool.time(job.ended_at), job.progress,
+        [_record_row(record, pool, job) for record in trail] or None,
+    )  # fmt: skip
+
+
+def _lease_row(lease: Lease, pool: _Pool) -> _LeaseRow:
+    taken, expires = pool.time(lease.taken_at), pool.time(lease.expires_at)
+    return _LeaseRow(lease.token, pool.name(lease.worker), taken, expires, lease.seconds)
+
+
+def _lease(row: _LeaseRow, known: _Known) -> Lease:
+    times = known.times
+    token = LeaseToken(row.token)
+    return Lease(token, known.names[row.worker], times[row.taken], times[row.expires], row.seconds)
+
+
+def _sparse(value: Struct) -> dict[str, Any]:
+    """A value without what is as it is by default."""
+    given = ((one.name, getattr(value, one.name), one.default) for one in _fields(type(value)))
+    return {name: value for name, value, default in given if value != default}
+
+
+@cache
+def _fields(of: type[Struct]) -> tuple[Any, ...]:
+    return fields(of)
+
+
+# ── Feed and audit log ────────────────────────────────────────────────────────────────────────────
+
+
+class _Told(Struct, array_like=True, gc=False):
+    kind: int
+    name: str
+    record: _AttemptRow | _ChangeRow | _BornRow
+
+
+class _Feed(Struct, array_like=True):
+    names: list[str]
+    times: list[datetime]
+    told: list[_Told]
+
+
+def feed_segment(told: Iterable[tuple[str, str, Record | Born]]) -> bytes:
+    """Some of what happened, in its order."""
+    pool = _Pool()
+    rows = [
+        _Told(
+            pool.name(kind), name,
+            _BornRow(pool.time(one.at), pool.name(one.queue), pool.name(one.type)) if isinstance(one, Born)
+            else _record_row(one, pool),
+        )
+        for kind, name, one in told
+    ]  # fmt: skip
+    return _sealed((list(pool.names), list(pool.times), rows))
+
+
+def restore_feed(machine: Machine, data: bytes) -> Iterator[None]:
+    """Take back what `feed_segment` gave, some at a time, in the same order; the oldest leave as they always do."""
+    segment = _opened(data, _Feed)
+    known = _Known(segment.names, segment.times)
+    names, times = known.names, known.times
+    for place, one in enumerate(segment.told, 1):
+        row = one.record
+        told = (
+            Born(times[row.at], names[row.queue], names[row.what])
+            if isinstance(row, _BornRow)
+            else _record(row, JobId(one.name), known)
+        )
+        machine.ledger.told.append((names[one.kind], one.name, told))
+        if place % _AT_ONCE == 0:
+            yield
+
+
+class _AuditRow(Struct, array_like=True, gc=False):
+    number: int
+    kind: int
+    name: str
+    change: _ChangeRow
+
+
+class _Audit(Struct, array_like=True):
+    names: list[str]
+    times: list[datetime]
+    lines: list[_AuditRow]
+
+
+def audit_segment(audited: Iterable[tuple[int, AuditLine]]) -> bytes:
+    """Some lines of the audit log."""
+    pool = _Pool()
+    rows = [
+        (number, pool.name(line.kind), line.name, _record_row(line.change, pool)) for number, line in audited
+    ]
+    return _sealed((list(pool.names), list(pool.times), rows))
+
+
+def restore_audit(machine: Machine, data: bytes) -> Iterator[None]:
+    segment = _opened(data, _Audit)
+    known = _Known(segment.names, segment.times)
+    for place, row in enumerate(segment.lines, 1):
+        change = _record(row.change, JobId(row.name), known)
+        assert isinstance(change, Change)
+        machine.ledger.audited.append((row.number, AuditLine(known.names[row.kind], row.name, change)))
+        if place % _AT_ONCE == 0:
+            yield
+
+
+# ── The rest ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _LaneRow(Struct, array_like=True):
+    name: str
+    settings: QueueSettings
+    full_until: datetime | None
+    turn: int
+    keys: list[tuple[str | None, int, datetime | None]]
+
+
+class _TenantRow(Struct, array_like=True):
+    name: str
+    lanes: list[_LaneRow]
+    """In the order in which they were first used: a sweep goes by it."""
+    schedules: list[Schedule]
+    trails: list[tuple[str, str, list[_RecordRow]]]
+    told_count: int
+
+
+class _Head(Struct, array_like=True):
+    now: datetime
+    number: int
+    names: list[str]
+    times: list[datetime]
+    tenants: list[_TenantRow]
+    entries: list[Entry]
+    allowances: list[tuple[str, str, Allowance]]
+    insights: list[Insight]
+    offices: list[tuple[str, str, datetime]]
+    name: str
+    writers: list[tuple[bytes, int]]
+
+
+def head_segment(parts: Parts) -> bytes:
+    """All that is neither a job nor told in order."""
+    pool = _Pool()
+    tenants = [_tenant_row(name, machine, pool) for name, machine in parts.machines.items()]
+    return _sealed(
+        (
+            parts.now, parts.number, list(pool.names), list(pool.times), tenants,
+            [entry for here in parts.entries.values() for entry in here.values()],
+            [(tenant, name, one) for (tenant, name), one in parts.allowances.items()],
+            list(parts.insights.values()),
+            [(office, holder, until) for office, (holder, until) in parts.offices.items()],
+            parts.name,
+            list(parts.writers.items()),
+        )
+    )  # fmt: skip
+
+
+def restore_head(parts: Parts, data: bytes) -> None:
+    """Take back what `head_segment` gave, into parts that hold nothing yet."""
+    head = _opened(data, _Head)
+    known = _Known(head.names, head.times)
+    parts.now, parts.number, parts.name = head.now, head.number, head.name
+    parts.writers.update(head.writers)
+    for tenant in head.tenants:
+        machine = parts.machines[tenant.name] = parts.new_machine(tenant.name)
+        ledger = machine.ledger
+        for row in tenant.lanes:
+            lane = ledger.lane(row.name)
+            lane.settings = row.settings
+            keys = {key: KeyUse(0, turn, full_until) for key, turn, full_until in row.keys}
+            lane.recall(row.full_until, row.turn, keys)
+        machine.restore_schedules(tenant.schedules)
+        for kind, name, records in tenant.trails:
+            ledger.trails[kind, name] = [_record(one, JobId(name), known) for one in records]
+        ledger.told_count = tenant.told_count
+    for entry in head.entries:
+        parts.entries.setdefault((entry.kind, entry.name), {})[entry.tenant] = entry
+    parts.allowances.update({(tenant, name): one for tenant, name, one in head.allowances})
+    parts.insights.update({(one.tenant, one.name): one for one in head.insights})
+    parts.offices.update({office: (holder, until) for office, holder, until in head.offices})
+
+
+def _tenant_row(name: str, machine: Machine, pool: _Pool) -> _TenantRow:
+    ledger = machine.ledger
+    trails = [
+        (kind, subject, [_record_row(record, pool) for record in records])
+        for (kind, subject), records in ledger.trails.items()
+        if kind != "job" or JobId(subject) not in ledger.jobs
+    ]
+    return _TenantRow(name, list(_lane_rows(machine)), machine.schedules(), trails, ledger.told_count)
+
+
+def _lane_rows(machine: Machine) -> Iterator[_LaneRow]:
+    for name, lane in machine.ledger.lanes.items():
+        full_until, turn, uses = lane.used()
+        keys = [(key, use.turn, use.full_until) for key, use in uses.items() if use.turn or use.full_until]
+        yield _LaneRow(name, lane.settings, full_until, turn, keys)
+
+
+# ── Bytes ─────────────────────────────────────────────────────────────────────────────────────────
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Sealed(Struct, array_like=True):
+    format: int
+    body: Raw
+
+
+_seal = msgspec.msgpack.Decoder(_Sealed).decode
+
+
+def _sealed(body: Any) -> bytes:
+    data = _encode((FORMAT, Raw(_encode(body))))
+    return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
+
+
+def _opened(data: bytes, of: type[Row]) -> Row:
+    body = memoryview(data)[:-_CRC_BYTES]
+    if len(data) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(data[-_CRC_BYTES:], "big"):
+        raise LogCorrupt(
+            "a snapshot", f"a segment of {len(data):,} bytes", "it does not have the checksum it ends with"
+        )
+    sealed = _seal(body)
+    if sealed.format > FORMAT:
+        raise LogTooNew("a snapshot", sealed.format, FORMAT)
+    return _decoder(of).decode(sealed.body)  # type: ignore[no-any-return]
+
+
+@cache
+def _decoder(of: type[Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(of)

@@ -1,0 +1,443 @@
+"""Where the snapshots of one log are: which segments make up the newest, and what readers may no longer rely on.
+
+The manifest is the one object that changes, by compare-and-swap. Segments are written first and named by it after, so
+that whoever reads it finds all it names; one it no longer names stays for a day, for those who read it before.
+
+    <shard>/manifest      which segments, the watermark, what is to be deleted when
+    <shard>/seg/<name>    a segment, never changed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.job import Job, JobId, NewJob, Record, Status
+from penstock.core.keys import Keys, Request
+from penstock.core.machine import Machine
+from penstock.core.ordering import Lane
+from penstock.stores.log import segments
+from penstock.stores.log.backings import Objects
+from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.packing import PackedLedger, PackedMachine
+from penstock.stores.log.state import Parts
+
+FORMAT = 1
+JOBS_PER_SEGMENT = 10_000
+TOLD_PER_SEGMENT = 10_000
+FETCHED_AHEAD = 8
+"""Segments on their way while one is taken in: what is read in bulk and let go leaves holes in our memory."""
+FROZEN_FROM = 10_000
+KEPT_UNNAMED = timedelta(days=1)
+"""How long a segment stays that no manifest names any more, or that none has named yet."""
+
+Value = TypeVar("Value")
+
+
+# ── What the manifest says ────────────────────────────────────────────────────────────────────────
+
+
+class JobsAt(Struct, frozen=True, array_like=True):
+    """The segment of a tenant's jobs from an id on, up to the next segment's."""
+
+    first: JobId
+    name: str
+    count: int
+
+
+class RunAt(Struct, frozen=True, array_like=True):
+    """The segment of what is numbered from one number to another."""
+
+    first: int
+    name: str
+    count: int
+
+
+class TenantAt(Struct, frozen=True):
+    """The segments of one tenant."""
+
+    tenant: str
+    jobs: list[JobsAt] = []
+    told: list[RunAt] = []
+    audited: list[RunAt] = []
+
+    def names(self) -> Iterator[str]:
+        return (one.name for run in (self.jobs, self.told, self.audited) for one in run)
+
+
+class Snapshot(Struct, frozen=True):
+    """A state as it was after one entry."""
+
+    number: int
+    head: str
+    tenants: list[TenantAt] = []
+
+    def names(self) -> set[str]:
+        return {self.head, *(name for one in self.tenants for name in one.names())}
+
+
+class Mark(Struct, frozen=True, array_like=True):
+    """All entries up to a number are older than a time, by the store's clock."""
+
+    number: int
+    at: datetime
+
+
+class Manifest(Struct, frozen=True):
+    id: str
+    """Of the log; two that have the same are the same."""
+    fmt: int = FORMAT
+    snapshot: Snapshot | None = None
+    watermark: int = 0
+    """Entries up to this one may be gone. It is published before any is deleted."""
+    exported: int | None = None
+    """How far the lake has read; None as long as none follows."""
+    marks: list[Mark] = []
+    retired: dict[str, datetime] = {}
+    """Segments that are named no more, and since when."""
+    made_by: str = ""
+
+    @property
+    def number(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.number
+
+
+class _Format(Struct):
+    fmt: int
+
+
+# ── Reading and writing ───────────────────────────────────────────────────────────────────────────
+
+
+class Snapshots:
+    """The snapshots of one log, among the objects of its store."""
+
+    def __init__(self, objects: Objects, shard: str) -> None:
+        self._objects = objects
+        self._shard = shard
+
+    @property
+    def _place(self) -> str:
+        return f"{self._shard}/manifest"
+
+    async def manifest(self) -> tuple[Manifest, str] | None:
+        """The manifest and its version; None before the first."""
+        found = await self._objects.read(self._place)
+        if found is None:
+            return None
+        data, version = found
+        try:
+            fmt = msgspec.json.decode(data, type=_Format).fmt
+            if fmt > FORMAT:
+                raise LogTooNew(self._place, fmt, FORMAT)
+            return msgspec.json.decode(data, type=Manifest), version
+        except msgspec.DecodeError as error:
+            raise LogCorrupt(self._shard, "its manifest", str(error)) from error
+
+    async def publish(self, manifest: Manifest, version: str | None) -> str | None:
+        """Put a manifest in the place of the one that was read; None: another was first."""
+        data = msgspec.json.encode(manifest)
+        told = await self._objects.replace(self._place, data, version)
+        if told is None and (there := await self._objects.read(self._place)) is not None and there[0] == data:
+            return there[1]  # it was ours, and the reply was lost
+        return told
+
+    async def exported(self, number: int) -> None:
+        """The lake has read up to this entry: what follows it stays until it has read that too."""
+        while True:
+            found = await self.manifest()
+            if found is None:
+                return
+            manifest, version = found
+            if manifest.exported is not None and manifest.exported >= number:
+                return
+            if await self.publish(replace(manifest, exported=number), version) is not None:
+                return
+
+    async def load(self, parts: Parts) -> tuple[Manifest, str] | None:
+        """Fill parts with the newest snapshot and give its manifest; None if there is none yet.
+
+        It may take a while, so the manifest is read again at the end: if the entries that follow the snapshot may be
+        gone by now, everything starts over with the newer one that is there then.
+        """
+        while True:
+            found = await self.manifest()
+            if found is None or found[0].snapshot is None:
+                return found
+            complete = await self._fill(parts, found[0].snapshot)
+            again = await self.manifest()
+            if complete and again is not None and again[0].watermark <= found[0].snapshot.number:
+                _settle_in(parts)
+                return found
+            if not complete and again is not None and again[1] == found[1]:
+                raise LogCorrupt(
+                    self._shard, f"snapshot {found[0].snapshot.number:,}", "a segment it names is not there"
+                )
+            _empty(parts)
+
+    async def _fill(self, parts: Parts, snapshot: Snapshot) -> bool:
+        """Fill parts from the segments, fetched ahead and taken in one after the other; False if one is gone."""
+        wanted = [snapshot.head, *(name for one in snapshot.tenants for name in one.names())]
+        waiting: list[tuple[Machine, Job]] = []
+        ahead: dict[str, asyncio.Task[bytes | None]] = {}
+        names = iter(wanted)
+
+        def fetch(most: int) -> None:
+            for name in islice(names, most):
+                ahead[name] = asyncio.create_task(self._objects.get(self._key(name)))
+
+        async def fetched(name: str) -> bytes | None:
+            data = await ahead.pop(name)
+            fetch(1)
+            return data
+
+        fetch(FETCHED_AHEAD)
+        try:
+            if (head := await fetched(snapshot.head)) is None:
+                return False
+            segments.restore_head(parts, head)
+            for one in snapshot.tenants:
+                machine = parts.machines[one.tenant]
+                for at in one.jobs:
+                    if (data := await fetched(at.name)) is None:
+                        return False
+                    for jobs in segments.restore_jobs(machine, data, parts.now):
+                        waiting += [(machine, job) for job in jobs if job.status is Status.WAITING]
+                        await asyncio.sleep(0)  # others have their turn
+                for restore, runs in (
+                    (segments.restore_feed, one.told),
+                    (segments.restore_audit, one.audited),
+                ):
+                    for run in runs:
+                        if (data := await fetched(run.name)) is None:
+                            return False
+                        for _ in restore(machine, data):
+                            await asyncio.sleep(0)
+                        await asyncio.sleep(0)
+        finally:
+            for task in ahead.values():
+                task.cancel()
+            await asyncio.gather(*ahead.values(), return_exceptions=True)
+        for machine, job in waiting:
+            machine.ledger.count_waiting([job])
+        return True
+
+    async def write(
+        self, parts: Parts, before: Snapshot | None, touched: Mapping[str, Set[JobId]] | None = None
+    ) -> Snapshot:
+        """Write what changed since an earlier snapshot, by the jobs touched since; without that, everything.
+
+        Nothing refers to what is written here until a manifest does.
+        """
+        earlier = {} if before is None or touched is None else {one.tenant: one for one in before.tenants}
+        tenants = []
+        for tenant, machine in parts.machines.items():
+            there = earlier.get(tenant, TenantAt(tenant))
+            tenants.append(
+                TenantAt(
+                    tenant,
+                    await self._write_jobs(
+                        machine, parts.now, there.jobs, (touched or {}).get(tenant, set())
+                    ),
+                    await self._write_told(machine, there.told),
+                    await self._write_audited(machine, there.audited),
+                )
+            )
+        return Snapshot(parts.number, await self._put(segments.head_segment(parts)), tenants)
+
+    async def _write_jobs(
+        self, machine: Machine, now: datetime, there: list[JobsAt], touched: Set[JobId]
+    ) -> list[JobsAt]:
+        """The segments of a machine's jobs, those that hold a touched one written anew."""
+        if not there:
+            there, stale = [JobsAt(JobId(""), "", 0)], {0}
+        else:
+            firsts = [one.first for one in there]
+            stale = {bisect_right(firsts, job_id) - 1 for job_id in touched}
+        requests = _by_segment(machine, now, there, stale)
+        made: list[JobsAt] = []
+        for begin, end in _runs(there, stale):
+            if begin not in stale:
+                made.append(there[begin])
+                continue
+            below = there[end].first if end < len(there) else None
+            ids = machine.ledger.catalogue.between(there[begin].first, below)
+            answered = {key: one for index in range(begin, end) for key, one in requests[index].items()}
+            starts = range(0, max(len(ids), bool(answered)), JOBS_PER_SEGMENT)
+            # The first begins where the run began: what was answered with jobs long gone belongs somewhere too.
+            firsts = [ids[start] if start else there[begin].first for start in starts]
+            shares: list[dict[str, Request]] = [{} for _ in firsts]
+            for key, one in answered.items():
+                shares[bisect_right(firsts, one.job_id) - 1][key] = one
+            for start, first, share in zip(starts, firsts, shares, strict=True):
+                some = ids[start : start + JOBS_PER_SEGMENT]
+                data = segments.jobs_segment(machine, some, share)
+                made.append(JobsAt(first, await self._put(data), len(some)))
+        if made:
+            made[0] = JobsAt(JobId(""), made[0].name, made[0].count)
+        return made
+
+    async def _write_told(self, machine: Machine, there: list[RunAt]) -> list[RunAt]:
+        ledger = machine.ledger
+        first = ledger.told_count - len(ledger.told)
+        return await self._write_runs(
+            there, first, ledger.told_count,
+            lambda begin, end: segments.feed_segment(islice(ledger.told, begin - first, end - first)),
+        )  # fmt: skip
+
+    async def _write_audited(self, machine: Machine, there: list[RunAt]) -> list[RunAt]:
+        audited = machine.ledger.audited
+        if not audited:
+            return []
+        first, last = audited[0][0], audited[-1][0] + 1
+        return await self._write_runs(
+            there, first, last,
+            lambda begin, end: segments.audit_segment(islice(audited, begin - first, end - first)),
+        )  # fmt: skip
+
+    async def _write_runs(
+        self, there: list[RunAt], first: int, last: int, encoded: Callable[[int, int], bytes]
+    ) -> list[RunAt]:
+        """The segments of what is numbered from `first` to before `last`; those that are full stay as they are."""
+        made = [one for one in there if one.count == TOLD_PER_SEGMENT and one.first + one.count > first]
+        begin = made[-1].first + made[-1].count if made else first
+        for start in range(begin, last, TOLD_PER_SEGMENT):
+            end = min(start + TOLD_PER_SEGMENT, last)
+            made.append(RunAt(start, await self._put(encoded(start, end)), end - start))
+        return made
+
+    async def _put(self, data: bytes) -> str:
+        name = secrets.token_hex(16)
+        await self._objects.create(self._key(name), data)
+        return name
+
+    def _key(self, name: str) -> str:
+        return f"{self._shard}/seg/{name}"
+
+    async def delete_unnamed(self, before: datetime) -> int:
+        """Delete segments that no manifest has named since a time; returns how many.
+
+        `before` must lie well before the manifest was last published: whoever wrote an older segment and has not named
+        it yet can no longer do so, because the manifest it began with has been replaced.
+        """
+        there = await self._objects.list(f"{self._shard}/seg")
+        found = await self.manifest()  # after the list: what it names was written before
+        if found is None:
+            return 0
+        manifest = found[0]
+        named = set() if manifest.snapshot is None else manifest.snapshot.names()
+        young = {name for name, since in manifest.retired.items() if since >= before}
+        old = [
+            one.key
+            for one in there
+            if one.modified < before
+            and (name := one.key.rsplit("/", 1)[-1]) not in named
+            and name not in young
+        ]
+        if old:
+            await self._objects.delete(old)
+        return len(old)
+
+
+def _runs(there: list[JobsAt], stale: Set[int]) -> Iterator[tuple[int, int]]:
+    """The segments, each by itself; those to be written anew that are neighbours together."""
+    begin = 0
+    while begin < len(there):
+        end = begin + 1
+        while begin in stale and end in stale:
+            end += 1
+        yield begin, end
+        begin = end
+
+
+def _by_segment(
+    machine: Machine, now: datetime, there: list[JobsAt], stale: Set[int]
+) -> dict[int, dict[str, Request]]:
+    """The requests that are still answered, by the segment of the job that answered them."""
+    firsts = [one.first for one in there]
+    found: dict[int, dict[str, Request]] = {index: {} for index in range(len(there))}
+    for key, request in machine.ledger.keys.requests.items():
+        index = bisect_right(firsts, request.job_id) - 1
+        if index in stale and request.until > now:
+            found[index][key] = request
+    return found
+
+
+def _empty(parts: Parts) -> None:
+    for held in (
+        parts.machines,
+        parts.entries,
+        parts.allowances,
+        parts.insights,
+        parts.offices,
+        parts.writers,
+    ):
+        held.clear()
+
+
+def _settle_in(parts: Parts) -> None:
+    """What was loaded is here to stay: let the garbage collector not stop everything to go through it again and again."""
+    if sum(len(machine.ledger.jobs) for machine in parts.machines.values()) > FROZEN_FROM:
+        gc.freeze()
+
+
+# ── Knowing what changed ──────────────────────────────────────────────────────────────────────────
+
+
+class TouchedKeys(Keys):
+    def __init__(self, touched: set[JobId]) -> None:
+        super().__init__()
+        self._touched = touched
+
+    def remember(self, asked: NewJob, job_id: JobId, now: datetime) -> None:
+        super().remember(asked, job_id, now)
+        if asked.idempotency_key is not None:
+            self._touched.add(job_id)
+
+
+class TouchedLedger(PackedLedger):
+    """A ledger that knows which jobs were touched since somebody last asked."""
+
+    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
+        super().__init__(tenant, lane_class)
+        self.touched: set[JobId] = set()
+        self.keys = TouchedKeys(self.touched)
+
+    def keep(self, old: Job | None, new: Job, now: datetime) -> None:
+        self.touched.add(new.id)
+        super().keep(old, new, now)
+
+    def note(self, name: str, record: Record, kind: str = "job") -> None:
+        if kind == "job":
+            self.touched.add(JobId(name))
+        super().note(name, record, kind)
+
+    def remove(self, job: Job) -> None:
+        self.touched.add(job.id)
+        super().remove(job)
+
+
+class TouchedMachine(PackedMachine):
+    """The compactor's machine."""
+
+    ledger_class = TouchedLedger
+    ledger: TouchedLedger
+
+
+def touched_in(machines: Iterable[Machine]) -> dict[str, set[JobId]]:
+    """The jobs touched so far, by tenant."""
+    return {
+        machine.tenant: machine.ledger.touched
+        for machine in machines
+        if isinstance(machine.ledger, TouchedLedger)
+    }
