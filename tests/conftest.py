@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
+
+LONG = "PENSTOCK_TEST_LONG"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` is to stay under ten minutes on two cores; CI has the time for all."""
+    if not os.environ.get(LONG):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(f"takes long, and is run by CI and with {LONG}=1"))
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,7 @@ def taken_in(spark: Any, lake: Lake, jobs: int, end: datetime) -> tuple[int, int
     return run.report.events, rows_read(spark) - before
 
 
+@pytest.mark.long
 def test_a_run_reads_what_has_changed_and_not_what_was_there(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

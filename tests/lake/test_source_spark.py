@@ -178,6 +178,7 @@ def elsewhere(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["connect", "cluster"])
 async def test_it_works_elsewhere(kind: str, queue: Queue, tmp_path: Path) -> None:
     """Over Spark Connect, and with executors that are processes of their own."""
@@ -188,6 +189,7 @@ async def test_it_works_elsewhere(kind: str, queue: Queue, tmp_path: Path) -> No
     assert (await queue.queue("far")).counts[Status.QUEUED] == 50
 
 
+@pytest.mark.long
 async def test_a_stream_whose_driver_dies_goes_on_where_it_was(
     spark: Any, queue: Queue, tmp_path: Path
 ) -> None:

@@ -13,11 +13,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from penstock.core import promises
 from penstock.core.commands import PutSchedule
 from penstock.core.errors import PenstockError
 from penstock.core.job import LeaseToken
 from penstock.core.machine import Machine
-from penstock.core.registry import Entry, Insight
+from penstock.core.registry import ALL_TENANTS, Entry, Insight
 from penstock.core.schedule import Schedule
 from penstock.core.timetable import as_given
 from penstock.core.wakeups import EVERYONE, OFFICES, SCHEDULES
@@ -190,6 +191,8 @@ class State(MemoryStore):
     def may_sweep(self, now: datetime, exported_until: datetime | None) -> bool:
         """Whether a sweep would find anything to do."""
         now = max(self.time, now)
+        told = immediately(self.entries(ALL_TENANTS, promises.LAKE))
+        exported_until = promises.exported_until(promises.read(told), exported_until)
         return self._may_tidy(now) or any(
             machine.is_due(now) or machine.may_prune(now, exported_until)
             for machine in self._machines.values()
