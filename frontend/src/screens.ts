@@ -7,8 +7,10 @@
 //   scopes   whoever has none of them is told so instead (default: read or operate)
 import type { ComponentType } from "preact";
 import type { Scope } from "./lib/session.ts";
+import { FailureGroup, Failures } from "./screens/failures.tsx";
 import { Gallery } from "./screens/gallery.tsx";
 import { Jobs } from "./screens/jobs.tsx";
+import { Overview } from "./screens/overview.tsx";
 import { Queues } from "./screens/queues.tsx";
 import { soon } from "./screens/soon.tsx";
 import type { IconName } from "./ui/icons.tsx";
@@ -24,10 +26,11 @@ export type Screen = {
 };
 
 export const SCREENS: readonly Screen[] = [
-  { path: "/", title: "Overview", icon: "overview", key: "o", screen: soon("Overview", "penstock top") },
+  { path: "/", title: "Overview", icon: "overview", key: "o", screen: Overview },
   { path: "/jobs", title: "Jobs", icon: "jobs", key: "j", screen: Jobs },
   { path: "/jobs/:id", title: "Job", screen: soon("Job", "penstock jobs show ID") },
-  { path: "/failures", title: "Failures", icon: "failures", key: "f", screen: soon("Failures", "penstock insights failures") },
+  { path: "/failures", title: "Failures", icon: "failures", key: "f", screen: Failures },
+  { path: "/failures/:fingerprint", title: "Failure", screen: FailureGroup },
   { path: "/queues", title: "Queues", icon: "queues", key: "q", screen: Queues },
   { path: "/queues/:queue", title: "Queue", screen: soon("Queue", "penstock queues show NAME") },
   { path: "/workers", title: "Workers", icon: "workers", key: "w", screen: soon("Workers", "penstock workers list") },

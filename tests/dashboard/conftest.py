@@ -77,6 +77,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def _fill(served: Served) -> None:
     """A fleet with something in every state that a screen shows."""
+    served.until("/v1/figures", lambda told: told["counted_since"] is not None)  # then failures are seen
     served.enqueue("hello", 30, payload={"name": "Ada"})
     served.enqueue("mail.send", 60, queue="emails", key="acme")
     served.enqueue("report.daily", 5, queue="reports", delay=3600)

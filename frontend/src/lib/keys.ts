@@ -18,9 +18,10 @@ export const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 /** Every key that does something now, the most particular last. */
 export const allKeys = (): readonly Key[] => [...new Map(layers.flat().map((key) => [key[0], key])).values()];
 
-export function useKeys(keys: readonly Key[]): void {
+/** `isUnder`: keys of the frame, which any screen may take for itself. */
+export function useKeys(keys: readonly Key[], isUnder = false): void {
   useEffect(() => {
-    layers = [...layers, keys];
+    layers = isUnder ? [keys, ...layers] : [...layers, keys];
     return () => {
       layers = layers.filter((one) => one !== keys);
     };
