@@ -9,8 +9,10 @@ import type { ComponentType } from "preact";
 import type { Scope } from "./lib/session.ts";
 import { FailureGroup, Failures } from "./screens/failures.tsx";
 import { Gallery } from "./screens/gallery.tsx";
+import { Job } from "./screens/job.tsx";
 import { Jobs } from "./screens/jobs.tsx";
 import { Overview } from "./screens/overview.tsx";
+import { Queue } from "./screens/queue.tsx";
 import { Queues } from "./screens/queues.tsx";
 import { soon } from "./screens/soon.tsx";
 import type { IconName } from "./ui/icons.tsx";
@@ -28,11 +30,11 @@ export type Screen = {
 export const SCREENS: readonly Screen[] = [
   { path: "/", title: "Overview", icon: "overview", key: "o", screen: Overview },
   { path: "/jobs", title: "Jobs", icon: "jobs", key: "j", screen: Jobs },
-  { path: "/jobs/:id", title: "Job", screen: soon("Job", "penstock jobs show ID") },
+  { path: "/jobs/:id", title: "Job", screen: Job },
   { path: "/failures", title: "Failures", icon: "failures", key: "f", screen: Failures },
   { path: "/failures/:fingerprint", title: "Failure", screen: FailureGroup },
   { path: "/queues", title: "Queues", icon: "queues", key: "q", screen: Queues },
-  { path: "/queues/:queue", title: "Queue", screen: soon("Queue", "penstock queues show NAME") },
+  { path: "/queues/:queue", title: "Queue", screen: Queue },
   { path: "/workers", title: "Workers", icon: "workers", key: "w", screen: soon("Workers", "penstock workers list") },
   { path: "/schedules", title: "Schedules", icon: "schedules", key: "s", screen: soon("Schedules", "penstock schedules list") },
   { path: "/schedules/:name", title: "Schedule", screen: soon("Schedule", "penstock schedules list") },

@@ -26,7 +26,7 @@ export function lines(figures: Figures, from = 0, to = 0): Lines {
     return begin + step < since ? null : Math.round((count / seconds) * 600) / 10;
   };
   return {
-    times: shown.map((n) => first + n * step),
+    times: shown.map((n) => Math.min(first + (n + 1) * step, at)), // a pace is known when its step is over
     line: (values) => shown.map((n) => perMinute(values[n] ?? 0, n)),
     pick: (values) => shown.map((n) => values[n] as (typeof values)[number]),
   };

@@ -1,8 +1,8 @@
 // Jobs: a search, its states, its pages, and what can be done to all of it. The address is the state; the list, its count and
 // an action on all that match share one predicate.
 import type { JSX } from "preact";
-import { useMemo, useRef, useState } from "preact/hooks";
-import type { BulkAnswer, FilterBody, JobAnswer, JobsAnswer, QueuesAnswer, SchedulesAnswer, StatsAnswer, Status } from "../api.ts";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { BulkAnswer, FilterBody, JobAnswer, JobsAnswer, QueuesAnswer, SchedulesAnswer, StatsAnswer, Status, TypesAnswer } from "../api.ts";
 import { api, Failure } from "../lib/http.ts";
 import { preview } from "../lib/json.ts";
 import { useKeys } from "../lib/keys.ts";
@@ -10,6 +10,7 @@ import { act, invalidate, useGet } from "../lib/query.ts";
 import { choice, Link, navigate, text, useParams } from "../lib/router.tsx";
 import { may } from "../lib/session.ts";
 import { CAUSES, complete, QUALIFIERS, read, suggestions } from "../lib/search.ts";
+import { trail } from "../lib/trail.ts";
 import { toast } from "../lib/toasts.ts";
 import { compact, count as counted, plural } from "../lib/words.ts";
 import { confirm, Predicate } from "../ui/confirm.tsx";
@@ -50,6 +51,9 @@ export function Jobs(): JSX.Element {
   const stats = useGet<StatsAnswer>("/v1/stats", {}, { live: (event) => event.kind === "job", every: 10 });
   const chosen = useSelection();
   const rows = jobs.data?.jobs ?? [];
+  useEffect(() => {
+    if (jobs.data) trail.value = { ids: jobs.data.jobs.map((job) => job.id), query: { state: params.state === "all" ? "" : params.state, q: params.q, after: params.after } };
+  }, [jobs.data]);
 
   const inQueue = found.filter.queue;
   const counts = inQueue ? (stats.data?.queues.find((queue) => queue.name === inQueue)?.counts ?? {}) : (stats.data?.counts ?? {});
@@ -68,7 +72,7 @@ export function Jobs(): JSX.Element {
 
   return (
     <Page title="Jobs">
-      <SearchBox q={params.q} onSearch={look} types={[...new Set(rows.map((job) => job.type))]} />
+      <SearchBox q={params.q} onSearch={look} />
       {found.errors.map((error) => <p key={error} class="notice tone-warn" role="alert"><Icon name="failures" />{error}</p>)}
       <Tabs label="State" tabs={TABS.map((tab) => ({ id: tab, label: tab, count: tally(tab) }))} chosen={params.state} onChoose={choose} />
       <Chosen selection={chosen} rows={rows} filter={filter} hasMore={jobs.data?.next != null || params.after !== ""} />
@@ -92,13 +96,16 @@ function Nothing({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => 
 
 // ── Searching ───────────────────────────────────────────────────────────────────────────────────────
 
-function SearchBox({ q, onSearch, types }: { q: string; onSearch: (q: string) => void; types: readonly string[] }): JSX.Element {
+function SearchBox({ q, onSearch }: { q: string; onSearch: (q: string) => void }): JSX.Element {
   const [typed, setTyped] = useState<string | null>(null);
   const [at, setAt] = useState(-1);
   const input = useRef<HTMLInputElement>(null);
   const isOpen = typed !== null;
   const queues = useGet<QueuesAnswer>(isOpen ? "/v1/queues" : null);
   const schedules = useGet<SchedulesAnswer>(isOpen ? "/v1/schedules" : null);
+  const known = useGet<TypesAnswer>(isOpen ? "/v1/types" : null);
+  const inQueue = read(typed ?? "", 0).filter.queue;
+  const types = (known.data?.types ?? []).filter((one) => !inQueue || one.queues.includes(inQueue)).map((one) => one.type);
   const ago = ["15m", "1h", "24h", "7d"];
   const offered = !isOpen ? [] : suggestions(typed, {
     queue: queues.data?.queues.map((queue) => queue.name) ?? [], schedule: schedules.data?.schedules.map((one) => one.name) ?? [],

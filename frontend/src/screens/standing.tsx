@@ -28,8 +28,8 @@ export function Oldest({ queue }: { queue: Pick<QueueStanding, "oldest_seconds" 
   return <span class="num nowrap" title={`the target is ${duration(queue.target_seconds)}`}><span class={queue.is_late ? "bad strong" : ""}>{duration(Math.max(1, Math.floor(queue.oldest_seconds)))}</span><span class="faint"> / {duration(queue.target_seconds)}</span></span>;
 }
 
-export const drains = (queue: Pick<QueueStanding, "counts" | "drains_in_seconds" | "paused">): string =>
-  (queue.counts["queued"] ?? 0) === 0 ? "" : queue.paused ? "paused" : queue.drains_in_seconds === null ? "not at this pace" : `in ${duration(Math.max(1, Math.round(queue.drains_in_seconds)))}`;
+export const drains = (queue: Pick<QueueStanding, "counts" | "drains_in_seconds" | "paused" | "oldest_seconds">): string =>
+  (queue.counts["queued"] ?? 0) === 0 || (queue.oldest_seconds <= 0 && !queue.paused) ? "" : queue.paused ? "paused" : queue.drains_in_seconds === null ? "not at this pace" : `in ${duration(Math.max(1, Math.round(queue.drains_in_seconds)))}`;
 
 /** 12.4, or a faint nought. */
 export function PerMinute({ value }: { value: number }): JSX.Element {
