@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from support.system import program
 
@@ -35,6 +35,21 @@ class Served:
         jobs = [{"type": type, "payload": {"n": n}, **options} for n in range(count)]
         answer = self.api.post("/v1/jobs/batch", json={"jobs": jobs}).raise_for_status().json()
         return [job["id"] for job in answer["jobs"]]
+
+    def fail(self, queue: str, error: str, **options: Any) -> list[str]:
+        """Let all that is due there fail; for good unless `retry` says otherwise."""
+        leased = (
+            self.api.post(f"/v1/queues/{queue}/lease", json={"worker_id": "clumsy", "limit": 50})
+            .raise_for_status()
+            .json()["jobs"]
+        )
+        for one in leased:
+            body = {"token": one["token"], "error": error, "retry": False, **options}
+            self.api.post(f"/v1/jobs/{one['job']['id']}/nack", json=body).raise_for_status()
+        return [one["job"]["id"] for one in leased]
+
+    def status(self, job: str) -> Any:
+        return self.api.get(f"/v1/jobs/{job}").raise_for_status().json()["status"]
 
     def until(self, path: str, is_so: Callable[[Any], bool]) -> Any:
         """Ask until it is so."""
@@ -176,6 +191,20 @@ def shot(page: Page, name: str) -> None:
     """A screenshot, where they are wanted."""
     if SHOTS:
         page.screenshot(path=f"{SHOTS}/{name}.png")
+
+
+def looked_at(page: Page, name: str) -> None:
+    """Readable for everyone: light, dark, and on a phone, where nothing is wider than it."""
+    shot(page, name)
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    shot(page, f"{name}-dark")
+    assert violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 800})
+    shot(page, f"{name}-phone")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert violations(page) == []
 
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

@@ -117,3 +117,11 @@ def test_all_that_match_are_cancelled_after_the_predicate_was_told(page: Page, s
     [operation] = [one for one in done["operations"] if one["filter"]["queue"] == "bulky"]
     assert operation["changed"] == 120
     assert len(served.api.get("/v1/jobs?type=spared&status=queued").json()["jobs"]) == 2
+
+
+def test_types_are_suggested_as_they_were_met_in_the_queue_named(page: Page, served: Served) -> None:
+    served.until("/v1/types", lambda told: any(one["type"] == "mail.send" for one in told["types"]))
+    page.goto(f"{served.url}/ui/jobs?state=held")
+    page.get_by_role("combobox", name="Search jobs").fill("queue:emails type:")
+    expect(page.get_by_role("option", name="type:mail.send")).to_be_visible()
+    expect(page.get_by_role("option", name="type:hello")).to_have_count(0)

@@ -18,7 +18,7 @@ export function lines(figures: Figures, from = 0, to = 0): Lines {
   const since = figures.counted_since == null ? at : Date.parse(figures.counted_since) / 1000;
   const shown = figures.series.arrived.map((_, n) => n).filter((n) => {
     const begin = first + n * step;
-    return (from === 0 || begin >= from - step) && (to === 0 || begin <= to) && at - begin >= LEAST_SECONDS;
+    return (from === 0 || begin >= from - 2 * step) && (to === 0 || begin <= to) && at - begin >= LEAST_SECONDS;
   });
   const perMinute = (count: number, n: number): number | null => {
     const begin = first + n * step;

@@ -126,7 +126,7 @@ function Queues({ queues }: { queues: readonly QueueStanding[] }): JSX.Element {
     <Card title={<>Queues<span class="page-count num">{queues.length}</span></>} flush actions={<Link to="/queues" class="button small quiet">All queues</Link>}>
       <Table label="Queues" rows={first.slice(0, 8)} id={(queue) => queue.name} columns={[
         ...COLUMNS_OF_STANDING.filter((column) => column.id !== "failing"),
-        { id: "spark", title: "Last hour", align: "end", minor: true, cell: (queue) => <Sparkline values={queue.ended_by_step} label={`${number(queue.ended_by_step.reduce((sum, one) => sum + one, 0))} ended in the last hour`} width={88} /> },
+        { id: "spark", title: "Last hour", align: "end", minor: true, cell: (queue) => <Sparkline values={queue.ended_by_step.slice(0, -1)} label={`${number(queue.ended_by_step.reduce((sum, one) => sum + one, 0))} ended in the last hour`} width={88} /> },
       ]} />
     </Card>
   );
@@ -137,7 +137,7 @@ function Queues({ queues }: { queues: readonly QueueStanding[] }): JSX.Element {
 const FIRST: readonly (readonly [title: string, command: string])[] = [
   ["Start a worker that runs your handlers", "penstock worker app:app"],
   ["Enqueue a job", `penstock enqueue hello '{"name": "Ada"}'`],
-  ["Or let a schedule do it", `penstock schedules put nightly "0 2 * * *" report.daily`],
+  ["Or let a schedule do it", `penstock schedules put nightly --cron '0 2 * * *' --type report.daily`],
 ];
 
 function Welcome(): JSX.Element {

@@ -129,7 +129,7 @@ function Serving({ queue }: { queue: string }): JSX.Element {
   return (
     <Card title={<>Workers<span class="page-count num">{all.length}</span></>} actions={<Link to="/workers" class="button small quiet">All workers</Link>}>
       <ErrorState query={workers} />
-      {workers.isFirst ? <Skeleton lines={2} /> : all.length === 0 ? <EmptyState icon="workers" title="No worker takes this queue" command={`penstock worker app:app --queue ${queue}`} /> : (
+      {workers.isFirst ? <Skeleton lines={2} /> : all.length === 0 ? <EmptyState icon="workers" title="No worker takes this queue" command={`penstock worker app:app --queues ${queue}`} /> : (
         <ul class="states">{all.slice(0, 12).map((one) => <li key={one.id}><span class="row tight"><Icon name="workers" size={14} />{one.worker}{one.stopping ? <Badge tone="warn">stopping</Badge> : one.quiet && <Badge>quiet</Badge>}</span><span class="num">{one.running} of {one.slots}<span class="faint"> busy</span></span></li>)}{all.length > 12 && <li class="faint">and {all.length - 12} more</li>}</ul>
       )}
     </Card>
@@ -141,8 +141,8 @@ function Serving({ queue }: { queue: string }): JSX.Element {
 type Changed = ChangesAnswer["changes"][number];
 const CHANGES: readonly Column<Changed>[] = [
   { id: "at", title: "When", cell: (one) => <Time at={one.at} /> },
-  { id: "who", title: "Who", cell: (one) => one.actor },
-  { id: "what", title: "What", grows: true, cell: (one) => <span class="mono clip" title={said(one.detail)}>{said(one.detail).replace(/[{}"]/g, "").replaceAll(",", ", ") || one.verb}</span> },
+  { id: "who", title: "Who", minor: true, cell: (one) => one.actor },
+  { id: "what", title: "What", grows: true, cell: (one) => <span class="mono clip" title={said(one.detail)}>{said(one.detail).replace(/[{}"]/g, "").replaceAll(":", ": ").replaceAll(",", ", ") || one.verb}</span> },
   { id: "why", title: "Reason", cell: (one) => one.reason ?? <span class="faint">–</span> },
 ];
 

@@ -31,7 +31,8 @@ function limits(queue: QueueAnswer): string {
 const figure = (status: Status, title: string, minor = false): Column<Row> => ({
   id: status, title, align: "end", minor, sort: (queue) => counted(queue, status), cell: (queue) => <Counted queue={queue.name} counts={queue.counts} status={status} />,
 });
-const ended = (queue: Row): readonly number[] => queue.standing?.ended_by_step ?? [];
+/** Without the minute that goes on: it would look like a fall. */
+const ended = (queue: Row): readonly number[] => queue.standing?.ended_by_step.slice(0, -1) ?? [];
 
 const COLUMNS: readonly Column<Row>[] = [
   { id: "name", title: "Queue", sort: (queue) => queue.name, cell: (queue) => <Named queue={{ name: queue.name, paused: queue.settings.paused ?? false, is_late: queue.standing?.is_late ?? false }} /> },
