@@ -119,8 +119,9 @@ def _fill(served: Served) -> None:
     served.until("/v1/stats", lambda told: told["counts"].get("succeeded", 0) >= 30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for each module, not for all: while it is open a loop runs in this thread, and async tests elsewhere cannot."""
     chromium = program("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

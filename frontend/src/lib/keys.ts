@@ -4,7 +4,7 @@
 //   useKeys([["g j", "Go to jobs", …]]);          // two keys, one after the other
 //
 // The last screen or dialog to register a key has it. Nothing happens while somebody types, save for Mod+… keys.
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 /** Keys as people read them (`g j`, `/`, `Mod+k`), what they do, and how. */
 export type Key = readonly [keys: string, about: string, run: () => void];
@@ -20,7 +20,7 @@ export const allKeys = (): readonly Key[] => [...new Map(layers.flat().map((key)
 
 /** `isUnder`: keys of the frame, which any screen may take for itself. */
 export function useKeys(keys: readonly Key[], isUnder = false): void {
-  useEffect(() => {
+  useLayoutEffect(() => { // with what is seen, not after: a key pressed at once must not be lost
     layers = isUnder ? [keys, ...layers] : [...layers, keys];
     return () => {
       layers = layers.filter((one) => one !== keys);

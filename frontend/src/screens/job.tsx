@@ -118,9 +118,9 @@ const TONES: Record<Outcome, BadgeTone> = { succeeded: "good", failed: "bad", lo
 
 function Attempts({ job, history }: { job: Seen; history: ReturnType<typeof useGet<HistoryAnswer>> }): JSX.Element {
   const attempts = [...(history.data?.attempts ?? [])].reverse();
-  const most = job.max_attempts == null ? "" : ` of ${job.max_attempts}`;
+  const count = attempts.length + (job.status === "running" ? 1 : 0);
   return (
-    <Card title={<>Attempts<span class="page-count num">{job.attempts}{most}</span></>} flush>
+    <Card title={<>Attempts<span class="page-count num">{count}</span></>} flush actions={job.max_attempts != null && <span class="faint num" title="Redriving a job gives it all of them again">{job.attempts} of {job.max_attempts} used</span>}>
       <ErrorState query={history} />
       {history.isFirst ? <Skeleton lines={3} /> : attempts.length === 0 && job.status !== "running" ? <p class="calm">It has not been tried yet.</p> : (
         <ul class="needs">

@@ -30,7 +30,7 @@ const lasted = (step: Step): number => ((step.to ?? Math.max(now.value, step.fro
 
 function One({ step }: { step: Step }): JSX.Element {
   const isEnd = step.to !== null && step.to === step.from && !step.isWait;
-  const isAhead = step.to !== null && step.to > now.value;
+  const isAhead = step.label === "Not due yet" && step.to !== null && step.to > now.value;
   return (
     <li class={`step line-${step.label === "Not due yet" ? "plain" : step.state}`} title={`from ${absolute(step.from, zone.value)}${step.to === null || isEnd ? "" : ` to ${absolute(step.to, zone.value)}`}`}>
       <span class="step-label">{step.label}</span>

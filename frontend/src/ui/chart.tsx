@@ -75,7 +75,7 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
         cursor: { drag: { x: true, y: false, setScale: onZoom === undefined }, points: { size: 6 } },
         legend: { live: true },
         axes: [{ ...axis, size: 28, values: (_, ats, __, ___, step) => ats.map((at) => clock(at, step, utc)) }, { ...axis, size: 52, values: (_, values) => values.map((value) => format(value)) }],
-        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-9) * 1.08 || 1] } },
+        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.08 : 1] } },
         series: [{ value: (_, at) => (at === null ? "" : absolute(at * 1000, utc ? "utc" : "local").slice(0, 16)) }, ...series.map((one) => ({
           label: one.label, stroke: colour(one.tone), width: 1.5, points: { show: one.values.filter((value) => value !== null).length < 4, size: 5 },
           ...(one.fills ? { fill: `${colour(one.tone)}22` } : {}), value: (_: uPlot, value: number | null) => (value === null ? "–" : format(value)),

@@ -22,7 +22,7 @@ export function useFigures(queue?: string) {
   const params = useParams({ span: choice(SPANS, "1h"), from: integer(0), to: integer(0) });
   const isZoomed = params.from > 0 && params.to > params.from;
   const span = isZoomed ? reaching(params.from, now.peek() / 1000) : params.span;
-  const figures = useGet<Figures>("/v1/figures", { span, queue }, { every: 10, live: (event) => event.kind === "job" && (queue === undefined || event.queue === queue) });
+  const figures = useGet<Figures>("/v1/figures", { span, queue }, { every: 5 });
   return { params, isZoomed, span, figures };
 }
 
