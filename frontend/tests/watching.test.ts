@@ -4,6 +4,7 @@ import type { AttemptAnswer, Figures, JobAnswer } from "../src/api.ts";
 import { parse, Raw, said } from "../src/lib/json.ts";
 import { lines, reaching } from "../src/lib/series.ts";
 import { changesOf, formOf } from "../src/lib/settings.ts";
+import { asCsv, asJsonText } from "../src/screens/exporting.ts";
 import { steps } from "../src/lib/timeline.ts";
 
 const at = (seconds: number): string => new Date(Date.parse("2026-01-31T12:00:00Z") + seconds * 1000).toISOString();
@@ -53,4 +54,11 @@ test("a text that came raw is told as a text", () => {
   const { detail } = parse('{"detail": "it \\"waits\\""}') as { detail: Raw };
   assert.equal(said(detail), 'it "waits"');
   assert.equal(said(new Raw('{"a": 1}')), '{"a": 1}');
+});
+
+test("what is exported is what was sent, and no formula", () => {
+  const job = { ...JOB, status: "dead", attempts: 1, payload: new Raw('{"n": 9007199254740993}'), error: '=cmd "x"' } as JobAnswer;
+  assert.match(asJsonText([job]), /"payload": \{"n": 9007199254740993\}/);
+  assert.equal((JSON.parse(asJsonText([job])) as unknown[]).length, 1);
+  assert.match(asCsv([job]), /"'=cmd ""x"""/);
 });

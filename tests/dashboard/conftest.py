@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -162,7 +162,7 @@ def watch() -> Watch:
 
 @pytest.fixture
 def context(browser: Browser, served: Served, watch: Watch) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    context = browser.new_context(viewport={"width": 1360, "height": 860}, reduced_motion="reduce")
     context.set_default_timeout(10_000)
     watch.over(context, served.url)
     yield context
@@ -196,12 +196,12 @@ def shot(page: Page, name: str) -> None:
 
 def looked_at(page: Page, name: str) -> None:
     """Readable for everyone: light, dark, and on a phone, where nothing is wider than it."""
-    shot(page, name)
-    assert violations(page) == []
-    page.emulate_media(color_scheme="dark")
-    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    shot(page, f"{name}-dark")
-    assert violations(page) == []
+    themes: tuple[tuple[Literal["light", "dark"], str], ...] = (("light", ""), ("dark", "-dark"))
+    for theme, suffix in themes:
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+        shot(page, f"{name}{suffix}")
+        assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 800})
     shot(page, f"{name}-phone")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -42,9 +42,7 @@ def test_a_failure_is_redriven_in_two_clicks(page: Page, served: Served) -> None
         "/v1/overview", lambda told: any(one["title"].startswith("OverError") for one in told["attention"])
     )
     page.goto(f"{served.url}/ui/")
-    page.locator(".need").filter(has_text="OverError is rising").get_by_role(
-        "button", name="Redrive"
-    ).click()
+    page.locator(".need").filter(has_text="OverError is rising").get_by_role("button", name="Redrive").click()
     dialog = page.get_by_role("dialog")
     act = dialog.get_by_role("button", name="Redrive 7 jobs")
     expect(act).to_be_enabled()

@@ -122,3 +122,22 @@ def test_a_capacity_plan_is_applied(page: Page, served: Served) -> None:
     dialog.get_by_role("button", name="Apply").click()
     expect(dialog).to_have_count(0)
     assert sent == [True, False]
+
+
+def test_all_that_waits_in_it_is_cancelled_and_brought_back_as_a_whole(page: Page, served: Served) -> None:
+    served.enqueue("flood", 4, queue="flooded")
+    served.fail("flooded", "FloodError: too much")
+    served.enqueue("flood", 3, queue="flooded", delay=3600)
+    page.goto(f"{served.url}/ui/queues/flooded")
+    for item, count, action, became in (
+        ("Cancel all that wait", 3, "Cancel", "cancelled"),
+        ("Redrive all dead and held", 4, "Redrive", "queued"),
+    ):
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name=item).click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("in queue flooded")
+        dialog.get_by_role("button", name=f"{action} {count} jobs").click()
+        expect(dialog).to_have_count(0)
+        expect(page.locator(".states").get_by_role("link", name=f"{count} {became}")).to_be_visible()
+        assert served.api.get("/v1/queues/flooded").json()["counts"][became] == count

@@ -18,6 +18,11 @@ import { Redriving, redrive } from "./redriving.tsx";
 type Told = { readonly fingerprint: string; readonly error_type: string; readonly top_frame: string; readonly text: string; readonly first_seen: string; readonly last_seen: string; readonly count: number; readonly count_24h: number; readonly is_new: boolean; readonly queues: readonly string[]; readonly types: readonly string[]; readonly sample_jobs: readonly string[] };
 
 export const titled = (group: { readonly error_type: string; readonly text: string }): string => group.error_type || group.text.slice(0, 80) || "An error without words";
+/** What the error said, without what the title says already. */
+const saying = (group: { readonly error_type: string; readonly text: string }): string => {
+  const rest = group.error_type ? group.text.replace(`${group.error_type}: `, "") : group.text.length > 80 ? group.text : "";
+  return rest === titled(group) ? "" : rest;
+};
 const Badges = ({ one }: { one: { readonly is_new: boolean; readonly is_rising?: boolean } }): JSX.Element => <>{one.is_rising && <Badge tone="bad" icon="up" title="Seen far more often this hour than in the day before">rising</Badge>}{one.is_new && <Badge tone="warn" title="First seen within the last day">new</Badge>}</>;
 const Trend = ({ one }: { one: FailureAnswer }): JSX.Element => <Sparkline values={one.by_hour} tone="bad" label={`by hour over the last day, ${number(one.last_hour)} in this one`} width={112} />;
 
@@ -28,7 +33,7 @@ export function FailureLine({ one }: { one: FailureAnswer }): JSX.Element {
     <li class="need">
       <div class="grow">
         <p class="row tight"><Link to={`/failures/${name(group.fingerprint)}`} class="strong clip">{titled(group)}</Link><Badges one={one} /></p>
-        <p class="need-detail clip" title={group.text}>{group.text}</p>
+        <p class="need-detail clip" title={group.text}>{saying(group)}</p>
         <p class="faint">{plural(one.last_day, "time")} today, last <Time at={group.last_seen} /></p>
       </div>
       <Button size="small" icon="redrive" needs="operate" title="Bring its dead and held jobs back" onClick={() => redrive(group.fingerprint, titled(group))}>Redrive</Button>
@@ -40,7 +45,7 @@ function What({ group, to, children }: { group: { readonly error_type: string; r
   return (
     <div class="two-lines">
       <span class="row tight"><Link to={to.split("?")[0] as string} {...(to.includes("?") ? { query: { lake: "1" } } : {})} class="strong">{titled(group)}</Link>{children}</span>
-      <span class="clip faint" title={`${group.text}\n${group.top_frame}`}>{group.text}</span>
+      <span class="clip faint" title={`${group.text}\n${group.top_frame}`}>{saying(group) || group.top_frame}</span>
     </div>
   );
 }
@@ -50,7 +55,7 @@ const COLUMNS: readonly Column<FailureAnswer>[] = [
   { id: "trend", title: "Last 24 hours", minor: true, cell: (one) => <Trend one={one} /> },
   { id: "hour", title: "Hour", align: "end", minor: true, sort: (one) => one.last_hour, cell: (one) => <Num value={one.last_hour} short /> },
   { id: "day", title: "Day", align: "end", sort: (one) => one.last_day, cell: (one) => <Num value={one.last_day} short /> },
-  { id: "dead", title: "Dead", align: "end", minor: true, sort: (one) => one.group.dead ?? 0, cell: (one) => <Num value={one.group.dead ?? 0} short /> },
+  { id: "dead", title: "Left dead", align: "end", minor: true, sort: (one) => one.group.dead ?? 0, cell: (one) => <Num value={one.group.dead ?? 0} short /> },
   { id: "where", title: "Queues and types", minor: true, cell: (one) => <div class="two-lines narrow"><span class="clip" title={one.group.queues?.join(", ")}>{one.group.queues?.join(", ")}</span><span class="clip faint mono" title={one.group.types?.join(", ")}>{one.group.types?.join(", ")}</span></div> },
   { id: "first", title: "First seen", align: "end", minor: true, sort: (one) => one.group.first_seen, cell: (one) => <Time at={one.group.first_seen} /> },
   { id: "last", title: "Last seen", align: "end", minor: true, sort: (one) => one.group.last_seen, cell: (one) => <Time at={one.group.last_seen} /> },
@@ -138,7 +143,7 @@ function Grouped({ group, one }: { group: Told | FailureAnswer["group"]; one: Fa
   const sample = "sample_error" in group ? group.sample_error : undefined;
   return (
     <>
-      <p class="lead">{group.text}</p>
+      {saying(group) && <p class="lead">{saying(group)}</p>}
       <div class="cards six">
         {one && <Stat label="This hour" tone={one.is_rising ? "bad" : "plain"}>{number(one.last_hour)}</Stat>}
         <Stat label="Last day">{number(one ? one.last_day : (group as Told).count_24h)}</Stat>

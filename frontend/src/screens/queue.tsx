@@ -13,10 +13,11 @@ import { compact, duration, number, percent, plural } from "../lib/words.ts";
 import type { ScreenProps } from "../screens.ts";
 import { confirm } from "../ui/confirm.tsx";
 import { Icon } from "../ui/icons.tsx";
-import { Button, Card, EmptyState, ErrorState, Page, Skeleton } from "../ui/parts.tsx";
+import { Button, Card, EmptyState, ErrorState, Menu, Page, Skeleton } from "../ui/parts.tsx";
 import { type Column, Table } from "../ui/table.tsx";
 import { Traffic, useFigures } from "../ui/traffic.tsx";
 import { Badge, Num, Stat, STATES, StatePill, Time } from "../ui/values.tsx";
+import { toAll } from "./many.tsx";
 import { pause, resume } from "./queues.tsx";
 import { SettingsDialog } from "./settings.tsx";
 import { drains } from "./standing.tsx";
@@ -37,6 +38,10 @@ export function Queue({ queue = "" }: ScreenProps): JSX.Element {
       <Link to="/jobs" query={{ q: `queue:${quoted(queue)}` }} class="button">Jobs</Link>
       <Button icon="system" needs="operate" onClick={() => setEditing(true)}>Settings</Button>
       <Button icon={settings.paused ? "play" : "pause"} kind={settings.paused ? "primary" : "plain"} needs="operate" onClick={toggle}>{settings.paused ? "Resume" : "Pause"}</Button>
+      <Menu label="More" items={[
+        { label: "Redrive all dead and held", icon: "redrive", needs: "operate", run: () => void toAll("redrive", { queue, status: ["dead", "held"] }, () => {}) },
+        { label: "Cancel all that wait", icon: "ban", needs: "operate", isDanger: true, run: () => void toAll("cancel", { queue, status: ["waiting", "queued"] }, () => {}) },
+      ]} />
     </>}>
       <p class="crumbs"><Link to="/queues" class="text-link">Queues</Link></p>
       <ErrorState query={seen} />
