@@ -2,13 +2,14 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { AppliedPlan, ChangesAnswer, InsightAnswer, InsightOffers, Latency, Overview, Presence, QueueAnswer, QueueSettings, QueueStanding, Retry, WorkersAnswer } from "../api.ts";
-import { api, name } from "../lib/http.ts";
+import { api, type Failure, name } from "../lib/http.ts";
 import { said } from "../lib/json.ts";
 import { useKeys } from "../lib/keys.ts";
 import { act, useGet } from "../lib/query.ts";
 import { Link } from "../lib/router.tsx";
 import { quoted } from "../lib/search.ts";
 import { may } from "../lib/session.ts";
+import { toast } from "../lib/toasts.ts";
 import { compact, duration, number, percent, plural } from "../lib/words.ts";
 import type { ScreenProps } from "../screens.ts";
 import { confirm } from "../ui/confirm.tsx";
@@ -49,7 +50,7 @@ export function Queue({ queue = "" }: ScreenProps): JSX.Element {
         <>
           <Standing queue={seen.data} standing={standing} />
           <div class="board">
-            <Traffic queue={queue} />
+            <Traffic queue={queue} height={300} />
             <div class="stack"><States queue={seen.data} /><Latencies queue={queue} /></div>
           </div>
           <Plan queue={queue} />
@@ -185,7 +186,9 @@ function Plan({ queue }: { queue: string }): JSX.Element | null {
 /** What it would set comes first, from the server; then it is set. */
 async function apply(queue: string): Promise<void> {
   const path = `/v1/insights/capacity/${name(queue)}/apply`;
-  const { before, after } = await api.post<AppliedPlan>(path, { dry_run: true });
+  const plan = await api.post<AppliedPlan>(path, { dry_run: true }).catch((refused: Failure) => void toast(refused.message, "bad"));
+  if (!plan) return;
+  const { before, after } = plan;
   const line = (title: string, from: string, to: string): JSX.Element => <tr><th scope="row">{title}</th><td>{from}</td><td>→</td><td class="strong">{to}</td></tr>;
   const answer = await confirm({
     title: `Apply the plan of ${queue}`, action: "Apply", asksReason: false,
