@@ -1,5 +1,6 @@
 // Where the page begins.
 import "./style.css";
+import "./screens/watching.css";
 import { render } from "preact";
 import { beginLive } from "./lib/live.ts";
 import { beginSession } from "./lib/session.ts";

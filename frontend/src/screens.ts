@@ -9,13 +9,16 @@ import type { ComponentType } from "preact";
 import type { Scope } from "./lib/session.ts";
 import { Audit } from "./screens/audit.tsx";
 import { BulkOperations } from "./screens/bulk.tsx";
+import { FailureGroup, Failures } from "./screens/failures.tsx";
 import { Flow, Flows } from "./screens/flows.tsx";
 import { Gallery } from "./screens/gallery.tsx";
 import { Insights } from "./screens/insights.tsx";
+import { Job } from "./screens/job.tsx";
 import { Jobs } from "./screens/jobs.tsx";
+import { Overview } from "./screens/overview.tsx";
+import { Queue } from "./screens/queue.tsx";
 import { Queues } from "./screens/queues.tsx";
 import { Schedule, Schedules } from "./screens/schedules.tsx";
-import { soon } from "./screens/soon.tsx";
 import { System } from "./screens/system.tsx";
 import { Tokens } from "./screens/tokens.tsx";
 import { Workers } from "./screens/workers.tsx";
@@ -32,12 +35,13 @@ export type Screen = {
 };
 
 export const SCREENS: readonly Screen[] = [
-  { path: "/", title: "Overview", icon: "overview", key: "o", screen: soon("Overview", "penstock top") },
+  { path: "/", title: "Overview", icon: "overview", key: "o", screen: Overview },
   { path: "/jobs", title: "Jobs", icon: "jobs", key: "j", screen: Jobs },
-  { path: "/jobs/:id", title: "Job", screen: soon("Job", "penstock jobs show ID") },
-  { path: "/failures", title: "Failures", icon: "failures", key: "f", screen: soon("Failures", "penstock insights failures") },
+  { path: "/jobs/:id", title: "Job", screen: Job },
+  { path: "/failures", title: "Failures", icon: "failures", key: "f", screen: Failures },
+  { path: "/failures/:fingerprint", title: "Failure", screen: FailureGroup },
   { path: "/queues", title: "Queues", icon: "queues", key: "q", screen: Queues },
-  { path: "/queues/:queue", title: "Queue", screen: soon("Queue", "penstock queues show NAME") },
+  { path: "/queues/:queue", title: "Queue", screen: Queue },
   { path: "/workers", title: "Workers", icon: "workers", key: "w", screen: Workers },
   { path: "/schedules", title: "Schedules", icon: "schedules", key: "s", screen: Schedules },
   { path: "/schedules/:name", title: "Schedule", screen: Schedule },

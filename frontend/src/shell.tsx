@@ -134,7 +134,7 @@ function GoTo(): null {
     ["Mod+k", "Go to anything", () => (isPaletteOpen.value = !isPaletteOpen.peek())],
     ["?", "Show this help", () => (isHelpOpen.value = true)],
     ["/", "Search jobs", () => navigate("/jobs")],
-  ]);
+  ], true);
   return null;
 }
 

@@ -154,7 +154,7 @@ def _about_queues(
         if one.oldest_seconds > 5 and not one.workers and not one.paused:
             yield Attention(
                 Level.PROBLEM, "unserved", one.name, f"No worker serves {one.name}",
-                f"{queued:,} jobs wait, the oldest for {_told(one.oldest_seconds)}; "
+                f"{_waiting(queued)}, the oldest for {_told(one.oldest_seconds)}; "
                 + ("none of the workers here takes this queue" if present else "no worker runs at all"),
             )  # fmt: skip
         elif one.is_late:
@@ -164,17 +164,17 @@ def _about_queues(
             yield Attention(
                 Level.PROBLEM, "late", one.name, f"{one.name} is late",
                 f"the oldest job has waited {_told(one.oldest_seconds)}, the target is "
-                f"{_told(one.target_seconds)}; {queued:,} jobs wait, done {drains}",
+                f"{_told(one.target_seconds)}; {_waiting(queued)}, done {drains}",
             )  # fmt: skip
         if one.paused and queued and one.oldest_seconds > LONG_PAUSE.total_seconds():
             yield Attention(
                 Level.WARNING, "paused", one.name, f"{one.name} is paused",
-                f"{queued:,} jobs wait, the oldest for {_told(one.oldest_seconds)}",
+                f"{_waiting(queued)}, the oldest for {_told(one.oldest_seconds)}",
             )  # fmt: skip
         if depth is not None and queued >= depth:
             yield Attention(
                 Level.PROBLEM, "full", one.name, f"{one.name} is full",
-                f"{queued:,} jobs wait and it is set to hold {depth:,}: the service takes no more in",
+                f"{_waiting(queued)} and it is set to hold {depth:,}: the service takes no more in",
             )  # fmt: skip
 
 
@@ -232,6 +232,10 @@ def _sentence(
 
 def _many(count: int, one: str, several: str) -> str:
     return "" if not count else f"{count:,} {one if count == 1 else several}"
+
+
+def _waiting(count: int) -> str:
+    return f"{count:,} job waits" if count == 1 else f"{count:,} jobs wait"
 
 
 def _told(seconds: float) -> str:

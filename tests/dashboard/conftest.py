@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from support.system import program
 
@@ -36,6 +36,21 @@ class Served:
         jobs = [{"type": type, "payload": {"n": n}, **options} for n in range(count)]
         answer = self.api.post("/v1/jobs/batch", json={"jobs": jobs}).raise_for_status().json()
         return [job["id"] for job in answer["jobs"]]
+
+    def fail(self, queue: str, error: str, **options: Any) -> list[str]:
+        """Let all that is due there fail; for good unless `retry` says otherwise."""
+        leased = (
+            self.api.post(f"/v1/queues/{queue}/lease", json={"worker_id": "clumsy", "limit": 50})
+            .raise_for_status()
+            .json()["jobs"]
+        )
+        for one in leased:
+            body = {"token": one["token"], "error": error, "retry": False, **options}
+            self.api.post(f"/v1/jobs/{one['job']['id']}/nack", json=body).raise_for_status()
+        return [one["job"]["id"] for one in leased]
+
+    def status(self, job: str) -> Any:
+        return self.api.get(f"/v1/jobs/{job}").raise_for_status().json()["status"]
 
     def until(self, path: str, is_so: Callable[[Any], bool]) -> Any:
         """Ask until it is so."""
@@ -78,6 +93,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def _fill(served: Served) -> None:
     """A fleet with something in every state that a screen shows."""
+    served.until("/v1/figures", lambda told: told["counted_since"] is not None)  # then failures are seen
     served.enqueue("hello", 30, payload={"name": "Ada"})
     served.enqueue("mail.send", 60, queue="emails", key="acme")
     served.enqueue("report.daily", 5, queue="reports", delay=3600)
@@ -104,8 +120,9 @@ def _fill(served: Served) -> None:
     served.until("/v1/stats", lambda told: told["counts"].get("succeeded", 0) >= 30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for each module, not for all: while it is open a loop runs in this thread, and async tests elsewhere cannot."""
     chromium = program("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -146,7 +163,7 @@ def watch() -> Watch:
 
 @pytest.fixture
 def context(browser: Browser, served: Served, watch: Watch) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    context = browser.new_context(viewport={"width": 1360, "height": 860}, reduced_motion="reduce")
     context.set_default_timeout(10_000)
     watch.over(context, served.url)
     yield context
@@ -176,6 +193,20 @@ def shot(page: Page, name: str) -> None:
     """A screenshot, where they are wanted."""
     if SHOTS:
         page.screenshot(path=f"{SHOTS}/{name}.png")
+
+
+def looked_at(page: Page, name: str) -> None:
+    """Readable for everyone: light, dark, and on a phone, where nothing is wider than it."""
+    themes: tuple[tuple[Literal["light", "dark"], str], ...] = (("light", ""), ("dark", "-dark"))
+    for theme, suffix in themes:
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+        shot(page, f"{name}{suffix}")
+        assert violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 800})
+    shot(page, f"{name}-phone")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert violations(page) == []
 
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

@@ -117,3 +117,34 @@ def test_all_that_match_are_cancelled_after_the_predicate_was_told(page: Page, s
     [operation] = [one for one in done["operations"] if one["filter"]["queue"] == "bulky"]
     assert operation["changed"] == 120
     assert len(served.api.get("/v1/jobs?type=spared&status=queued").json()["jobs"]) == 2
+
+
+def test_types_are_suggested_as_they_were_met_in_the_queue_named(page: Page, served: Served) -> None:
+    served.until("/v1/types", lambda told: any(one["type"] == "mail.send" for one in told["types"]))
+    page.goto(f"{served.url}/ui/jobs?state=held")
+    page.get_by_role("combobox", name="Search jobs").fill("queue:emails type:")
+    expect(page.get_by_role("option", name="type:mail.send")).to_be_visible()
+    expect(page.get_by_role("option", name="type:hello")).to_have_count(0)
+
+
+def test_a_page_of_jobs_is_exported_as_it_was_sent(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/jobs?q=type:import")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    for kind in ("JSON", "CSV"):
+        page.get_by_role("button", name="Export").click()
+        with page.expect_download() as begun:
+            page.get_by_role("menuitem", name=f"This page as {kind}").click()
+        assert begun.value.suggested_filename == f"jobs.{kind.lower()}"
+        assert "9007199254740993" in begun.value.path().read_text()
+
+
+def test_columns_that_are_not_wanted_stay_away(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/ui/jobs")
+    header = page.get_by_role("columnheader", name="Worker")
+    expect(header).to_be_visible()
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("menuitemcheckbox", name="Worker").click()
+    expect(header).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("columnheader", name="Queue")).to_be_visible()
+    expect(header).to_have_count(0)

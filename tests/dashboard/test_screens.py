@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard.conftest import ROOT, Served, Watch, shot, violations
+from dashboard.conftest import ROOT, Served, Watch, looked_at
 
 SCREENS = re.findall(r'path: "([^":]+)", title: "([^"]+)"', (ROOT / "frontend/src/screens.ts").read_text())
 
@@ -22,16 +22,7 @@ def test_each_screen_opens_and_is_accessible(page: Page, served: Served, path: s
     name = path.strip("/") or "overview"
     if path == "/parts":
         expect(page.locator(".u-legend")).to_be_visible()
-    shot(page, name)
-    assert violations(page) == []
-    page.emulate_media(color_scheme="dark")
-    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    shot(page, f"{name}-dark")
-    assert violations(page) == []
-    page.set_viewport_size({"width": 390, "height": 800})
-    shot(page, f"{name}-phone")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert violations(page) == []
+    looked_at(page, name)
 
 
 def test_the_page_comes_in_few_requests(page: Page, served: Served, watch: Watch) -> None:

@@ -624,7 +624,7 @@ class TestHTTP:
             assert (await client.put("/v1/queues/a/b", json={"paused": True})).json()["name"] == "a/b"
 
     @pytest.mark.parametrize(
-        "path", ["/", "/v1", "/v1/", "/v2/jobs", "/v1/jobs/", "/V1/JOBS", "/v1/jobs/x/y/z", "/.env", "/%00"]
+        "path", ["/v1", "/v1/", "/v2/jobs", "/v1/jobs/", "/V1/JOBS", "/v1/jobs/x/y/z", "/.env", "/%00"]
     )
     async def test_addresses_where_nothing_is(self, small: str, path: str) -> None:
         async with asking(small, ADMIN) as client:

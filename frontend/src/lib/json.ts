@@ -146,3 +146,9 @@ export function preview(raw: Raw | null | undefined, most = 80): string {
   const text = raw?.text ?? "";
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
+
+/** A text that came as `Raw` because of its name, as the text that it is. */
+export function said(value: Raw | string | null | undefined): string {
+  if (!(value instanceof Raw)) return value ?? "";
+  return value.text.startsWith('"') ? (JSON.parse(value.text) as string) : value.text;
+}

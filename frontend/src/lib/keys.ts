@@ -4,7 +4,7 @@
 //   useKeys([["g j", "Go to jobs", …]]);          // two keys, one after the other
 //
 // The last screen or dialog to register a key has it. Nothing happens while somebody types, save for Mod+… keys.
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 /** Keys as people read them (`g j`, `/`, `Mod+k`), what they do, and how. */
 export type Key = readonly [keys: string, about: string, run: () => void];
@@ -18,9 +18,10 @@ export const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 /** Every key that does something now, the most particular last. */
 export const allKeys = (): readonly Key[] => [...new Map(layers.flat().map((key) => [key[0], key])).values()];
 
-export function useKeys(keys: readonly Key[]): void {
-  useEffect(() => {
-    layers = [...layers, keys];
+/** `isUnder`: keys of the frame, which any screen may take for itself. */
+export function useKeys(keys: readonly Key[], isUnder = false): void {
+  useLayoutEffect(() => { // with what is seen, not after: a key pressed at once must not be lost
+    layers = isUnder ? [keys, ...layers] : [...layers, keys];
     return () => {
       layers = layers.filter((one) => one !== keys);
     };

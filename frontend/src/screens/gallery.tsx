@@ -48,7 +48,7 @@ export function Gallery(): JSX.Element {
         <Graph label="The flow's steps" nodes={[{ id: "a", label: "extract", status: "succeeded", parents: [] }, { id: "b", label: "transform.orders", status: "succeeded", parents: ["a"] }, { id: "c", label: "transform.users", status: "dead", parents: ["a"] }, { id: "d", label: "load", status: "waiting", parents: ["b", "c"] }]} />
         <Gantt label="When the steps ran" lines={[{ id: "a", label: "extract", status: "succeeded", waitsFrom: at - 60_000, from: at - 58_000, to: at - 40_000 }, { id: "b", label: "transform.orders", status: "succeeded", waitsFrom: at - 40_000, from: at - 36_000, to: at - 12_000 }, { id: "c", label: "transform.users", status: "dead", waitsFrom: at - 40_000, from: at - 30_000, to: at - 24_000 }]} />
       </Card>
-      <Card><EmptyState title="No schedules yet" command={`penstock schedules put nightly "0 2 * * *" report.daily`}>A schedule enqueues a job by the clock.</EmptyState></Card>
+      <Card><EmptyState title="No schedules yet" command={`penstock schedules put nightly --cron '0 2 * * *' --type report.daily`}>A schedule enqueues a job by the clock.</EmptyState></Card>
     </Page>
   );
 }

@@ -1,28 +1,26 @@
 // Jobs: a search, its states, its pages, and what can be done to all of it. The address is the state; the list, its count and
 // an action on all that match share one predicate.
+import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useMemo, useRef, useState } from "preact/hooks";
-import type { BulkAnswer, FilterBody, JobAnswer, JobsAnswer, QueuesAnswer, SchedulesAnswer, StatsAnswer, Status } from "../api.ts";
-import { api, Failure } from "../lib/http.ts";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { FilterBody, JobAnswer, JobsAnswer, QueuesAnswer, SchedulesAnswer, StatsAnswer, TypesAnswer } from "../api.ts";
 import { preview } from "../lib/json.ts";
 import { useKeys } from "../lib/keys.ts";
-import { act, invalidate, useGet } from "../lib/query.ts";
+import { useGet } from "../lib/query.ts";
 import { choice, Link, navigate, text, useParams } from "../lib/router.tsx";
 import { may } from "../lib/session.ts";
 import { CAUSES, complete, QUALIFIERS, read, suggestions } from "../lib/search.ts";
-import { toast } from "../lib/toasts.ts";
+import { trail } from "../lib/trail.ts";
 import { compact, count as counted, plural } from "../lib/words.ts";
-import { confirm, Predicate } from "../ui/confirm.tsx";
 import { Icon } from "../ui/icons.tsx";
-import { Button, EmptyState, ErrorState, Page, Skeleton, Tabs } from "../ui/parts.tsx";
+import { Button, EmptyState, ErrorState, Menu, Page, Skeleton, Tabs } from "../ui/parts.tsx";
 import { type Column, type Selection, Table, useSelection } from "../ui/table.tsx";
 import { STATES, StatePill, Time } from "../ui/values.tsx";
+import { save } from "./exporting.ts";
+import { APPLIES, applying, toAll, toSome, type Verb } from "./many.tsx";
 
 const LIMIT = 50;
 const TABS = ["all", ...STATES] as const;
-type Verb = "cancel" | "redrive";
-/** The states to which each can be done. */
-const APPLIES: Record<Verb, readonly Status[]> = { cancel: ["waiting", "queued", "running", "held"], redrive: ["dead", "held", "cancelled"] };
 
 const COLUMNS: readonly Column<JobAnswer>[] = [
   { id: "type", title: "Type", cell: (job) => <Link to={`/jobs/${job.id}`} class="strong mono">{job.type}</Link> },
@@ -37,6 +35,13 @@ const COLUMNS: readonly Column<JobAnswer>[] = [
   { id: "at", title: "Created", align: "end", cell: (job) => <Time at={job.created_at} /> },
 ];
 
+/** Columns that this browser does not want to see. */
+const hidden = signal<readonly string[]>((localStorage.getItem("penstock.columns") ?? "").split(",").filter(Boolean));
+function toggle(id: string): void {
+  hidden.value = hidden.value.includes(id) ? hidden.value.filter((one) => one !== id) : [...hidden.value, id];
+  localStorage.setItem("penstock.columns", hidden.value.join(","));
+}
+
 export function Jobs(): JSX.Element {
   const params = useParams({ state: choice(TABS, "all"), q: text(), after: text() });
   const found = useMemo(() => read(params.q, Date.now()), [params.q]);
@@ -50,6 +55,9 @@ export function Jobs(): JSX.Element {
   const stats = useGet<StatsAnswer>("/v1/stats", {}, { live: (event) => event.kind === "job", every: 10 });
   const chosen = useSelection();
   const rows = jobs.data?.jobs ?? [];
+  useEffect(() => {
+    if (jobs.data) trail.value = { ids: jobs.data.jobs.map((job) => job.id), query: { state: params.state === "all" ? "" : params.state, q: params.q, after: params.after } };
+  }, [jobs.data]);
 
   const inQueue = found.filter.queue;
   const counts = inQueue ? (stats.data?.queues.find((queue) => queue.name === inQueue)?.counts ?? {}) : (stats.data?.counts ?? {});
@@ -67,14 +75,17 @@ export function Jobs(): JSX.Element {
   };
 
   return (
-    <Page title="Jobs">
-      <SearchBox q={params.q} onSearch={look} types={[...new Set(rows.map((job) => job.type))]} />
+    <Page title="Jobs" actions={<>
+      <Menu label="Columns" icon="insights" items={COLUMNS.slice(2).map((column) => ({ label: String(column.title), isChosen: !hidden.value.includes(column.id), isToggle: true, run: () => toggle(column.id) }))}>Columns</Menu>
+      <Menu label="Export" items={(["JSON", "CSV"] as const).map((kind) => ({ label: `This page as ${kind}`, run: () => save(kind, rows) }))}>Export</Menu>
+    </>}>
+      <SearchBox q={params.q} onSearch={look} />
       {found.errors.map((error) => <p key={error} class="notice tone-warn" role="alert"><Icon name="failures" />{error}</p>)}
       <Tabs label="State" tabs={TABS.map((tab) => ({ id: tab, label: tab, count: tally(tab) }))} chosen={params.state} onChoose={choose} />
       <Chosen selection={chosen} rows={rows} filter={filter} hasMore={jobs.data?.next != null || params.after !== ""} />
       <ErrorState query={jobs} />
       {jobs.isFirst ? <Skeleton lines={10} /> : rows.length === 0 ? (jobs.error === null && <Nothing isFiltered={conditions.length > 0 || params.state !== "all"} onClear={() => navigate("/jobs")} />) : (
-        <Table label="Jobs" rows={rows} id={(job) => job.id} name={(job) => `${job.type} ${job.id}`} columns={COLUMNS} selection={chosen} />
+        <Table label="Jobs" rows={rows} id={(job) => job.id} name={(job) => `${job.type} ${job.id}`} columns={COLUMNS.filter((column) => !hidden.value.includes(column.id))} selection={chosen} />
       )}
       <nav class="pager" aria-label="Pages">
         <Button size="small" icon="left" isDisabled={params.after === ""} onClick={() => params.set({ after: "" })}>Newest</Button>
@@ -92,13 +103,16 @@ function Nothing({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => 
 
 // ── Searching ───────────────────────────────────────────────────────────────────────────────────────
 
-function SearchBox({ q, onSearch, types }: { q: string; onSearch: (q: string) => void; types: readonly string[] }): JSX.Element {
+function SearchBox({ q, onSearch }: { q: string; onSearch: (q: string) => void }): JSX.Element {
   const [typed, setTyped] = useState<string | null>(null);
   const [at, setAt] = useState(-1);
   const input = useRef<HTMLInputElement>(null);
   const isOpen = typed !== null;
   const queues = useGet<QueuesAnswer>(isOpen ? "/v1/queues" : null);
   const schedules = useGet<SchedulesAnswer>(isOpen ? "/v1/schedules" : null);
+  const known = useGet<TypesAnswer>(isOpen ? "/v1/types" : null);
+  const inQueue = read(typed ?? "", 0).filter.queue;
+  const types = (known.data?.types ?? []).filter((one) => !inQueue || one.queues.includes(inQueue)).map((one) => one.type);
   const ago = ["15m", "1h", "24h", "7d"];
   const offered = !isOpen ? [] : suggestions(typed, {
     queue: queues.data?.queues.map((queue) => queue.name) ?? [], schedule: schedules.data?.schedules.map((one) => one.name) ?? [],
@@ -145,7 +159,7 @@ function Chosen({ selection, rows, filter, hasMore }: { selection: Selection; ro
   const isAll = selection.isAll.value;
   const canCancel = isAll ? applying("cancel", filter).length > 0 : ids.some((job) => APPLIES.cancel.includes(job.status));
   const canRedrive = isAll ? applying("redrive", filter).length > 0 : ids.some((job) => APPLIES.redrive.includes(job.status));
-  const run = (verb: Verb): Promise<void> => (isAll ? toAll(verb, filter, selection) : toSome(verb, ids, selection));
+  const run = (verb: Verb): Promise<void> => (isAll ? toAll(verb, filter, selection.clear) : toSome(verb, ids, selection.clear));
   useKeys(ids.length === 0 || !may("operate") ? [] : [
     ["r", "Redrive what is selected", () => canRedrive && void run("redrive")],
     ["c", "Cancel what is selected", () => canCancel && void run("cancel")],
@@ -162,48 +176,4 @@ function Chosen({ selection, rows, filter, hasMore }: { selection: Selection; ro
       <Button size="small" kind="quiet" onClick={selection.clear}>Clear</Button>
     </div>
   );
-}
-
-/** The states of a filter to which something can be done. */
-const applying = (verb: Verb, filter: FilterBody): readonly Status[] => APPLIES[verb].filter((status) => !filter.status || filter.status.includes(status));
-
-const past = (verb: Verb): string => (verb === "cancel" ? "Cancelled" : "Redrove");
-const saying = (verb: Verb): string => (verb === "cancel" ? "Cancel" : "Redrive");
-
-/** One request each: there are no more of them than a page has. */
-async function toSome(verb: Verb, jobs: readonly JobAnswer[], selection: Selection): Promise<void> {
-  const fit = jobs.filter((job) => APPLIES[verb].includes(job.status));
-  const answer = await confirm({
-    title: `${saying(verb)} jobs`, action: `${saying(verb)} ${plural(fit.length, "job")}`, isDanger: verb === "cancel", asksReason: true,
-    what: <p>{plural(fit.length, "job")} of {jobs.length} selected can be {verb === "cancel" ? "cancelled" : "redriven"}. {verb === "cancel" ? "Those that run are asked to stop." : "They keep their history and run again."}</p>,
-  });
-  if (answer === null) return;
-  const outcomes = await Promise.allSettled(fit.map((job) => api.post(`/v1/jobs/${job.id}/${verb}`, { reason: answer.reason || null })));
-  const refused = outcomes.filter((one) => one.status === "rejected").map((one) => (one.reason as Error).message);
-  toast(`${past(verb)} ${plural(fit.length - refused.length, "job")}${refused.length ? `; ${refused.length} refused: ${refused[0]}` : ""}`, refused.length ? "bad" : "good");
-  selection.clear();
-  invalidate(["/v1/jobs", "/v1/stats", "/v1/queues"]);
-}
-
-/** A bulk operation: counted first, with the very predicate that is then carried out. */
-async function toAll(verb: Verb, shown: FilterBody, selection: Selection): Promise<void> {
-  const filter: FilterBody = { ...shown, status: applying(verb, shown) };
-  let told: BulkAnswer;
-  try {
-    told = await api.post<BulkAnswer>("/v1/bulk", { action: verb, filter, dry_run: true });
-  } catch (error) {
-    if (error instanceof Failure) return toast(error.detail, "bad");
-    throw error;
-  }
-  const { matched, is_exact } = told.dry_run ?? { matched: 0, is_exact: true };
-  const answer = await confirm({
-    title: `${saying(verb)} all that match`, action: `${saying(verb)} ${counted(matched, is_exact)} jobs`, isDanger: verb === "cancel", asksReason: true,
-    what: <Predicate filter={filter} count={matched} isExact={is_exact} />, ...(matched > 100 ? { typed: String(matched) } : {}),
-  });
-  if (answer === null) return;
-  const begun = await act(() => api.post<BulkAnswer>("/v1/bulk", { action: verb, filter, dry_run: false, reason: answer.reason || null }), "Begun; it goes on by itself", ["/v1/bulk", "/v1/jobs", "/v1/stats"]);
-  if (begun) {
-    selection.clear();
-    toast(`Its progress is under Bulk operations`, "plain", { label: "Show", run: () => navigate("/bulk") });
-  }
 }

@@ -1,20 +1,21 @@
 // Every queue: what waits, for how long, and what holds it back. Pause and resume, one or several.
 import type { JSX } from "preact";
-import type { QueueAnswer, QueuesAnswer, Status } from "../api.ts";
+import type { Overview, QueueAnswer, QueuesAnswer, QueueStanding, Status } from "../api.ts";
 import { api, name } from "../lib/http.ts";
-import { now } from "../lib/prefs.ts";
 import { act, useGet } from "../lib/query.ts";
-import { Link, text, useParams } from "../lib/router.tsx";
+import { text, useParams } from "../lib/router.tsx";
 import { toast } from "../lib/toasts.ts";
-import { oneOf, plural } from "../lib/words.ts";
+import { number, oneOf, plural } from "../lib/words.ts";
 import { confirm } from "../ui/confirm.tsx";
 import { Button, EmptyState, ErrorState, Page, Skeleton } from "../ui/parts.tsx";
 import { type Column, Table, useSelection } from "../ui/table.tsx";
-import { Age, Badge, Num } from "../ui/values.tsx";
+import { Num, Sparkline } from "../ui/values.tsx";
+import { Counted, drains, Named, Oldest, PerMinute } from "./standing.tsx";
 
-const counted = (queue: QueueAnswer, status: Status): number => queue.counts[status] ?? 0;
-const isDue = (queue: QueueAnswer): boolean => queue.oldest_run_at != null && Date.parse(queue.oldest_run_at) <= now.value;
-const waited = (queue: QueueAnswer): number => (isDue(queue) ? now.value - Date.parse(queue.oldest_run_at ?? "") : -1);
+const counted = (queue: Row, status: Status): number => queue.counts[status] ?? 0;
+/** A queue with how it does; that comes from another answer, and may come later. */
+type Row = QueueAnswer & { readonly standing?: QueueStanding };
+const NOWHERE = { arrived_per_minute: 0, ended_per_minute: 0 } as const;
 
 function limits(queue: QueueAnswer): string {
   const { max_concurrency, max_concurrency_per_key, rate, max_depth, fair } = queue.settings;
@@ -27,43 +28,35 @@ function limits(queue: QueueAnswer): string {
   ].filter((part) => part !== null).join(", ");
 }
 
-/** A link to the jobs that a figure counts: the same predicate. */
-function Jobs({ queue, status }: { queue: QueueAnswer; status: Status }): JSX.Element {
-  return <Link to="/jobs" query={{ state: status, q: `queue:${queue.name}` }} class="figure"><Num value={counted(queue, status)} short /></Link>;
-}
-
-const figure = (status: Status, title: string, minor = false): Column<QueueAnswer> => ({
-  id: status, title, align: "end", minor, sort: (queue) => counted(queue, status), cell: (queue) => <Jobs queue={queue} status={status} />,
+const figure = (status: Status, title: string, minor = false): Column<Row> => ({
+  id: status, title, align: "end", minor, sort: (queue) => counted(queue, status), cell: (queue) => <Counted queue={queue.name} counts={queue.counts} status={status} />,
 });
+/** Without the minute that goes on: it would look like a fall. */
+const ended = (queue: Row): readonly number[] => queue.standing?.ended_by_step.slice(0, -1) ?? [];
 
-const COLUMNS: readonly Column<QueueAnswer>[] = [
-  {
-    id: "name", title: "Queue", sort: (queue) => queue.name,
-    cell: (queue) => (
-      <span class="row tight">
-        <Link to={`/queues/${name(queue.name)}`} class="strong">{queue.name}</Link>
-        {queue.settings.paused && <Badge tone="warn" icon="pause">paused</Badge>}
-      </span>
-    ),
-  },
+const COLUMNS: readonly Column<Row>[] = [
+  { id: "name", title: "Queue", sort: (queue) => queue.name, cell: (queue) => <Named queue={{ name: queue.name, paused: queue.settings.paused ?? false, is_late: queue.standing?.is_late ?? false }} /> },
   figure("queued", "Queued"),
-  { id: "oldest", title: "Oldest due", align: "end", sort: waited, cell: (queue) => (isDue(queue) ? <Age since={queue.oldest_run_at} /> : <span class="faint">–</span>) },
+  { id: "oldest", title: "Oldest / target", align: "end", sort: (queue) => queue.standing?.oldest_seconds ?? -1, cell: (queue) => (queue.standing ? <Oldest queue={queue.standing} /> : <span class="faint">–</span>) },
   figure("running", "Running"),
-  figure("waiting", "Waiting", true),
+  { id: "in", title: "In / min", align: "end", minor: true, sort: (queue) => (queue.standing ?? NOWHERE).arrived_per_minute, cell: (queue) => <PerMinute value={(queue.standing ?? NOWHERE).arrived_per_minute} /> },
+  { id: "out", title: "Out / min", align: "end", minor: true, sort: (queue) => (queue.standing ?? NOWHERE).ended_per_minute, cell: (queue) => <PerMinute value={(queue.standing ?? NOWHERE).ended_per_minute} /> },
+  { id: "spark", title: "Last hour", minor: true, cell: (queue) => <Sparkline values={ended(queue)} label={`${number(ended(queue).reduce((sum, one) => sum + one, 0))} ended in the last hour`} width={88} /> },
+  { id: "drains", title: "Drained", align: "end", minor: true, sort: (queue) => queue.standing?.drains_in_seconds ?? Infinity, cell: (queue) => (queue.standing && drains(queue.standing)) || <span class="faint">–</span> },
   figure("dead", "Dead"),
   figure("held", "Held", true),
-  figure("succeeded", "Succeeded", true),
+  { id: "workers", title: "Workers", align: "end", minor: true, sort: (queue) => queue.standing?.workers ?? 0, cell: (queue) => <Num value={queue.standing?.workers} /> },
   { id: "limits", title: "Limits", minor: true, cell: (queue) => limits(queue) || <span class="faint">none</span> },
 ];
 
 async function set(queues: readonly string[], verb: "pause" | "resume", reason: string | null): Promise<void> {
   await act(
     () => Promise.all(queues.map((queue) => api.post(`/v1/queues/${name(queue)}/${verb}`, { reason }))),
-    `${verb === "pause" ? "Paused" : "Resumed"} ${oneOf(queues).replace(" or ", " and ")}`, ["/v1/queues", "/v1/stats"],
+    `${verb === "pause" ? "Paused" : "Resumed"} ${oneOf(queues).replace(" or ", " and ")}`, ["/v1/queues", "/v1/stats", "/v1/overview", "/v1/markers"],
   );
 }
 
-async function pause(queues: readonly string[]): Promise<void> {
+export async function pause(queues: readonly string[]): Promise<void> {
   const answer = await confirm({
     title: `Pause ${plural(queues.length, "queue")}`, action: "Pause", asksReason: true,
     what: <p>No more jobs of <strong>{oneOf(queues).replace(" or ", " and ")}</strong> will start. Those that run finish; new ones are taken in and wait.</p>,
@@ -73,11 +66,15 @@ async function pause(queues: readonly string[]): Promise<void> {
   toast("Nothing new starts there now", "plain", { label: "Resume", run: () => void set(queues, "resume", "undone") });
 }
 
+export const resume = (queues: readonly string[]): Promise<void> => set(queues, "resume", null);
+
 export function Queues(): JSX.Element {
   const params = useParams({ sort: text("name") });
   const queues = useGet<QueuesAnswer>("/v1/queues", {}, { live: (event) => event.kind === "job" || event.kind === "queue", every: 10 });
   const chosen = useSelection();
-  const rows = queues.data?.queues ?? [];
+  const overview = useGet<Overview>("/v1/overview", {}, { live: (event) => event.kind === "job", every: 5 });
+  const standings = new Map(overview.data?.queues.map((one) => [one.name, one]));
+  const rows: readonly Row[] = (queues.data?.queues ?? []).map((queue) => ({ ...queue, standing: standings.get(queue.name) }));
   const names = rows.map((queue) => queue.name).filter((one) => chosen.ids.value.has(one));
   const isPaused = (one: string): boolean => rows.find((queue) => queue.name === one)?.settings.paused === true;
   const toPause = names.filter((one) => !isPaused(one));
@@ -85,7 +82,7 @@ export function Queues(): JSX.Element {
   return (
     <Page title="Queues" count={queues.data && rows.length} actions={<>
       <Button icon="pause" needs="operate" isDisabled={toPause.length === 0} title="Select queues first" onClick={() => pause(toPause)}>Pause</Button>
-      <Button icon="play" needs="operate" isDisabled={toResume.length === 0} title="Select paused queues first" onClick={() => set(toResume, "resume", null)}>Resume</Button>
+      <Button icon="play" needs="operate" isDisabled={toResume.length === 0} title="Select paused queues first" onClick={() => resume(toResume)}>Resume</Button>
     </>}>
       <ErrorState query={queues} />
       {queues.isFirst ? <Skeleton /> : rows.length === 0 && queues.error === null ? (

@@ -1,6 +1,7 @@
 // What it all runs on: the database and who keeps it from cleaning up, whether wake-ups come through, and versions.
 import type { JSX } from "preact";
 import type { SystemAnswer } from "../api.ts";
+import { said } from "../lib/json.ts";
 import { useGet } from "../lib/query.ts";
 import { text, useParams } from "../lib/router.tsx";
 import { Icon } from "../ui/icons.tsx";
@@ -59,7 +60,7 @@ export function System(): JSX.Element {
           <dl class="facts">
             <dt>Penstock</dt><dd>{data.version} on Python {data.python}</dd>
             <dt>Store</dt><dd>{data.store}, whose clock says <Time at={data.at} style="absolute" /></dd>
-            <dt>Wake-ups</dt><dd><span class="row tight">{data.wakeups.healthy ? <Badge tone="good" icon="check">they come through</Badge> : <Badge tone="warn" icon="failures">they do not</Badge>} {[data.wakeups.driver, data.wakeups.detail].filter(Boolean).join(": ")}</span></dd>
+            <dt>Wake-ups</dt><dd><span class="row tight">{data.wakeups.healthy ? <Badge tone="good" icon="check">they come through</Badge> : <Badge tone="warn" icon="failures">they do not</Badge>} {[data.wakeups.driver, said(data.wakeups.detail)].filter(Boolean).join(": ")}</span></dd>
           </dl>
         </Card>
         {data.database && <Database health={data.database as unknown as Health} />}

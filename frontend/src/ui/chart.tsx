@@ -36,7 +36,7 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
   const plot = useRef<uPlot | null>(null);
   const dark = isDark.value;
   const utc = zone.value === "utc";
-  const shape = JSON.stringify([series.map((one) => [one.label, one.tone]), markers, dark, utc, height]);
+  const shape = JSON.stringify([series.map((one) => [one.label, one.tone, one.values.filter((value) => value !== null).length < 4]), markers, dark, utc, height]);
   const data = (): uPlot.AlignedData => [times as number[], ...series.map((one) => one.values as (number | null)[])];
 
   useEffect(() => {
@@ -48,7 +48,8 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
       const axis = { stroke: colour("ink-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px sans-serif" };
       const drawMarkers = (u: uPlot): void => {
         const { ctx } = u;
-        for (const marker of markers) {
+        let free = 0; // where the last label ended: the next must not be written over it
+        for (const marker of [...markers].sort((a, b) => a.at - b.at)) {
           const x = Math.round(u.valToPos(marker.at, "x", true));
           if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
           ctx.save();
@@ -60,19 +61,23 @@ export function Chart({ label, times, series, markers = [], height = 220, onZoom
           ctx.stroke();
           ctx.font = `${11 * devicePixelRatio}px sans-serif`;
           ctx.textAlign = "left";
-          ctx.fillText(marker.label, x + 4, u.bbox.top + 12 * devicePixelRatio);
+          const wide = ctx.measureText(marker.label).width;
+          if (x > free && x + wide < u.bbox.left + u.bbox.width) {
+            ctx.fillText(marker.label, x + 4, u.bbox.top + 12 * devicePixelRatio);
+            free = x + wide + 8 * devicePixelRatio;
+          }
           ctx.restore();
         }
       };
       plot.current = new Plot({
-        width: box.clientWidth, height,
+        width: box.clientWidth, height, padding: [12, 8, 0, 0],
         ...(utc ? { tzDate: (at: number) => Plot.tzDate(new Date(at * 1000), "UTC") } : {}),
         cursor: { drag: { x: true, y: false, setScale: onZoom === undefined }, points: { size: 6 } },
         legend: { live: true },
-        axes: [{ ...axis, values: (_, ats, __, ___, step) => ats.map((at) => clock(at, step, utc)) }, { ...axis, size: 52, values: (_, values) => values.map((value) => format(value)) }],
-        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-9) * 1.08 || 1] } },
+        axes: [{ ...axis, size: 28, values: (_, ats, __, ___, step) => ats.map((at) => clock(at, step, utc)) }, { ...axis, size: 52, values: (_, values) => values.map((value) => format(value)) }],
+        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? (high ?? 0) * 1.08 : 1] } },
         series: [{ value: (_, at) => (at === null ? "" : absolute(at * 1000, utc ? "utc" : "local").slice(0, 16)) }, ...series.map((one) => ({
-          label: one.label, stroke: colour(one.tone), width: 1.5, points: { show: false },
+          label: one.label, stroke: colour(one.tone), width: 1.5, points: { show: one.values.filter((value) => value !== null).length < 4, size: 5 },
           ...(one.fills ? { fill: `${colour(one.tone)}22` } : {}), value: (_: uPlot, value: number | null) => (value === null ? "–" : format(value)),
         }))],
         hooks: {

@@ -150,7 +150,7 @@ export function Dialog({ title, onClose, children, footer, wide = false, bare = 
   );
 }
 
-export type MenuItem = { readonly label: string; readonly icon?: IconName; readonly run: () => void; readonly isDanger?: boolean; readonly needs?: Scope; readonly isChosen?: boolean };
+export type MenuItem = { readonly label: string; readonly icon?: IconName; readonly run: () => void; readonly isDanger?: boolean; readonly needs?: Scope; readonly isChosen?: boolean; /** One of many, each chosen for itself. */ readonly isToggle?: boolean };
 
 /** A button that opens a short list of things to do. */
 export function Menu({ label, icon = "more", items, children }: { label: string; icon?: IconName; items: readonly MenuItem[]; children?: ComponentChildren }): JSX.Element {
@@ -181,7 +181,7 @@ export function Menu({ label, icon = "more", items, children }: { label: string;
       {isOpen && (
         <div class="menu-list" role="menu" aria-label={label}>
           {items.map((item) => (
-            <button key={item.label} type="button" role={item.isChosen === undefined ? "menuitem" : "menuitemradio"} aria-checked={item.isChosen} class={item.isDanger ? "danger" : ""} disabled={item.needs !== undefined && !may(item.needs)} onClick={() => (setOpen(false), item.run())}>
+            <button key={item.label} type="button" role={item.isChosen === undefined ? "menuitem" : item.isToggle ? "menuitemcheckbox" : "menuitemradio"} aria-checked={item.isChosen} class={item.isDanger ? "danger" : ""} disabled={item.needs !== undefined && !may(item.needs)} onClick={() => (setOpen(false), item.run())}>
               {item.icon && <Icon name={item.icon} size={14} />}<span class="grow">{item.label}</span>{item.isChosen && <Icon name="check" size={14} />}
             </button>
           ))}
