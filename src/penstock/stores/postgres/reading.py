@@ -18,6 +18,39 @@ from penstock.stores.postgres.connected import Connected
 from penstock.stores.postgres.health import Health, health
 from penstock.stores.postgres.rules import sql
 
+MOST_EXAMINED = 10_000
+_BEYOND = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+_NARROW = {
+    Status.QUEUED: "penstock.ready WHERE",
+    Status.RUNNING: "penstock.lease WHERE",
+    **{
+        one: f"penstock.parked WHERE status = '{one}' AND"
+        for one in (Status.WAITING, Status.DEAD, Status.HELD)
+    },
+    **{one: f"penstock.done WHERE status = '{one}' AND" for one in (Status.SUCCEEDED, Status.CANCELLED)},
+}
+"""Where jobs in a state are, and how to tell them there."""
+
+
+def _among(filter: Filter, values: list[Any], most: int) -> str:
+    """The newest jobs below $2 among which all that match are: few, if anything asked for is rare and known to be."""
+    before = f"ORDER BY id DESC LIMIT {most}"
+    if filter.parents:
+        values.append(list(filter.parents))
+        return f"""SELECT DISTINCT child_id AS id FROM penstock.edge
+                   WHERE tenant = $1 AND parent_id = ANY (${len(values)}::uuid[]) AND child_id < $2::uuid {before}"""
+    if filter.in_flow:
+        return f"SELECT DISTINCT child_id AS id FROM penstock.edge WHERE tenant = $1 AND child_id < $2::uuid {before}"
+    if filter.schedule is not None:
+        values.append(filter.schedule)
+        return f"SELECT id FROM penstock.job WHERE tenant = $1 AND schedule = ${len(values)} AND id < $2::uuid {before}"
+    each = [
+        f"(SELECT id FROM {_NARROW[status]} tenant = $1 AND id < $2::uuid {before})"
+        for status in filter.statuses or Status
+    ]
+    return f"SELECT id FROM ({' UNION ALL '.join(each)}) c {before}"
+
 
 class Reading(Connected):
     """The reading half of the store."""
@@ -52,42 +85,60 @@ class Reading(Connected):
         return answers
 
     async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
+        """So many jobs are looked at for a page, and no more: a rare match makes a short one with a `next`."""
         await self._catch_up(tenant)
-        conditions, values = ["tenant = $1"], [tenant]
+        conditions: list[str] = []
+        values: list[Any] = [tenant, after or _BEYOND]
 
         def where(condition: str, value: Any) -> None:
             if value is not None:
                 values.append(value)
                 conditions.append(condition.format(f"${len(values)}"))
 
-        where("id < {}::uuid", after)
-        where("status = ANY ({})", list(filter.statuses) or None)
-        where("queue = {}", filter.queue)
-        where("type = {}", filter.type)
-        where("key = {}", filter.key)
-        where("schedule = {}", filter.schedule)
-        where("cause = {}", filter.cause)
-        where("created_at >= {}", filter.created_from)
-        where("created_at < {}", filter.created_before)
-        # Arrays, so that a few children are looked up and not all jobs gone through.
-        where(
-            "id = ANY (ARRAY(SELECT child_id FROM penstock.edge WHERE tenant = $1 AND parent_id = ANY ({}::uuid[])))",
-            list(filter.parents) or None,
+        where("j.queue = {}", filter.queue)
+        where("j.type = {}", filter.type)
+        where("j.key = {}", filter.key)
+        where("j.cause = {}", filter.cause)
+        where("j.created_at >= {}", filter.created_from)
+        where("j.created_at < {}", filter.created_before)
+        if filter.parents or filter.in_flow or filter.schedule is not None:  # rarer than any state
+            where("j.status = ANY ({})", list(filter.statuses) or None)
+        if filter.parents or filter.in_flow:
+            where("j.schedule = {}", filter.schedule)
+        # With nothing more to meet, each one looked at is one found.
+        most = MOST_EXAMINED if conditions else limit + 1
+        among = _among(filter, values, most)
+        found = await self._fetch(
+            f"""WITH looked AS MATERIALIZED ({among}),
+                     last AS (SELECT id AS last, (SELECT count(*) FROM looked) AS examined FROM looked ORDER BY id LIMIT 1),
+                     found AS (SELECT n.* FROM looked s CROSS JOIN LATERAL (
+                                   SELECT * FROM penstock.job_now j WHERE {" AND ".join(["j.tenant = $1", "j.id = s.id", *conditions])}
+                                   LIMIT 1) n
+                               ORDER BY s.id DESC LIMIT {limit + 1})
+                SELECT last.last, last.examined, found.* FROM last LEFT JOIN found ON true ORDER BY found.id DESC""",
+            *values,
         )
-        if filter.in_flow:
-            conditions.append(
-                "EXISTS (SELECT FROM penstock.edge e WHERE e.tenant = $1 AND e.child_id = job_now.id)"
-            )
-        statement = f"SELECT * FROM penstock.job_now WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT {limit + 1}"
-        jobs = tuple(rows.to_job(row) for row in await self._fetch(statement, *values))
-        return Page(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
+        jobs = tuple(rows.to_job(row) for row in found if row["id"] is not None)
+        if len(jobs) > limit:
+            return Page(jobs[:limit], jobs[limit - 1].id)
+        is_all = not found or found[0]["examined"] < most
+        return Page(jobs, None if is_all else JobId(str(found[0]["last"])))
 
     async def queues(self, tenant: str) -> list[QueueView]:
         await self._catch_up(tenant)
         sums = ", ".join(f"coalesce(sum(t.{status}), 0)::bigint AS {status}" for status in Status)
         found = await self._fetch(
             f"""SELECT q.name, q.settings, t.*,
-                           (SELECT min(r.run_at) FROM penstock.ready r WHERE r.tenant = q.tenant AND r.queue = q.name) AS oldest
+                           least(
+                               -- The first of each priority, and of those that stand behind others: not a look at all of them.
+                               (SELECT min(f.run_at) FROM penstock.lane l CROSS JOIN LATERAL (
+                                    SELECT r.run_at FROM penstock.ready r
+                                    WHERE r.tenant = l.tenant AND r.queue = l.queue AND r.priority = l.priority AND NOT r.blocked
+                                    ORDER BY r.run_at LIMIT 1) f
+                                WHERE l.tenant = q.tenant AND l.queue = q.name),
+                               (SELECT r.run_at FROM penstock.ready r
+                                WHERE r.tenant = q.tenant AND r.queue = q.name AND r.blocked ORDER BY r.run_at LIMIT 1)
+                           ) AS oldest
                     FROM penstock.queue q
                     CROSS JOIN LATERAL (SELECT {sums} FROM penstock.tally t WHERE t.tenant = q.tenant AND t.queue = q.name) t
                     WHERE q.tenant = $1 ORDER BY q.name""",

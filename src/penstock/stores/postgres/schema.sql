@@ -76,6 +76,7 @@ CREATE TABLE penstock.done (
     CONSTRAINT done_pkey PRIMARY KEY (id, tenant),
     CONSTRAINT done_status_check CHECK ((status = ANY (ARRAY['succeeded'::text, 'cancelled'::text])))
 );
+CREATE INDEX done_cancelled ON penstock.done USING btree (tenant, id) WHERE (status = 'cancelled'::text);
 CREATE INDEX done_ended_at ON penstock.done USING btree (tenant, queue, ended_at);
 
 CREATE TABLE penstock.edge (
@@ -144,6 +145,7 @@ CREATE TABLE penstock.job (
     xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT job_pkey PRIMARY KEY (tenant, id)
 ) PARTITION BY RANGE (id);
+CREATE INDEX job_of_schedule ON ONLY penstock.job USING btree (tenant, schedule, id) WHERE (schedule IS NOT NULL);
 CREATE INDEX job_xid ON ONLY penstock.job USING brin (xid) WITH (autosummarize='on', pages_per_range='64');
 CREATE TRIGGER gone AFTER DELETE ON penstock.job REFERENCING OLD TABLE AS gone FOR EACH STATEMENT WHEN ((current_setting('penstock.moving'::text, true) IS DISTINCT FROM 'yes'::text)) EXECUTE FUNCTION penstock.gone();
 
@@ -229,6 +231,7 @@ CREATE TABLE penstock.parked (
     CONSTRAINT parked_pkey PRIMARY KEY (id, tenant),
     CONSTRAINT parked_status_check CHECK ((status = ANY (ARRAY['waiting'::text, 'dead'::text, 'held'::text])))
 );
+CREATE INDEX parked_by_status ON penstock.parked USING btree (tenant, status, id);
 CREATE INDEX parked_in_order ON penstock.parked USING btree (tenant, queue, ordering_key, scheduled_at, id) WHERE ((ordering_key IS NOT NULL) AND (status = 'held'::text));
 CREATE INDEX parked_start_by ON penstock.parked USING btree (tenant, start_by) WHERE ((start_by IS NOT NULL) AND (status = 'waiting'::text));
 
@@ -263,6 +266,7 @@ CREATE TABLE penstock.ready (
     progress text,
     CONSTRAINT ready_pkey PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_cost_delay=1, autovacuum_vacuum_scale_factor=0.02, fillfactor=90);
+CREATE INDEX ready_blocked ON penstock.ready USING btree (tenant, queue, run_at) WHERE blocked;
 CREATE INDEX ready_by_key ON penstock.ready USING btree (tenant, queue, key, priority DESC, run_at, id) WHERE ((NOT blocked) AND (key IS NOT NULL));
 CREATE INDEX ready_in_order ON penstock.ready USING btree (tenant, queue, ordering_key, scheduled_at, id) WHERE (ordering_key IS NOT NULL);
 CREATE INDEX ready_next ON penstock.ready USING btree (tenant, queue, priority, run_at, id) WHERE (NOT blocked);

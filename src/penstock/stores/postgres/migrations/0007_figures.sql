@@ -1,6 +1,7 @@
 -- old workers may keep running: yes
 --
--- The feed also tells when an attempt began, and when a first one could have: what waits and runs are counted from.
+-- The feed also tells when an attempt began, and when a first one could have: what waits and runs are counted from. And jobs
+-- in a state are found quickly, however many there are in others: for those who look at all this.
 DROP FUNCTION penstock.events(text, bigint, bigint, uuid, bigint, integer);
 
 CREATE FUNCTION penstock.events(of_tenant text, after_xid bigint, after_seq bigint, after_id uuid, horizon bigint, most integer)
@@ -64,3 +65,12 @@ BEGIN
         width := width * 32;
     END LOOP;
 END $$;
+
+-- ── Finding ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- Jobs in a rare state are found among those in it, and not by going through all there are. None of these costs a job that
+-- succeeds anything, nor does the last unless a schedule made it.
+CREATE INDEX parked_by_status ON penstock.parked (tenant, status, id);
+CREATE INDEX ready_blocked ON penstock.ready (tenant, queue, run_at) WHERE blocked;
+CREATE INDEX done_cancelled ON penstock.done (tenant, id) WHERE status = 'cancelled';
+CREATE INDEX job_of_schedule ON penstock.job (tenant, schedule, id) WHERE schedule IS NOT NULL;
