@@ -23,7 +23,7 @@ from penstock.figures import (
     failure_groups,
     figures,
     is_rising,
-    recent,
+    last_hour,
 )
 from penstock.presence import Presence, workers
 from penstock.queue import Queue
@@ -184,7 +184,7 @@ def _about_failures(groups: Sequence[FailureGroup], now: datetime) -> Iterator[A
             name = group.error_type or group.text[:80] or "An error without words"
             yield Attention(
                 Level.WARNING, "rising", group.fingerprint, f"{name} is rising",
-                f"{recent(group, now, 1):,} times this hour in {', '.join(group.queues[:3])}: {group.text[:160]}",
+                f"{last_hour(group, now):,} times in the last hour in {', '.join(group.queues[:3])}: {group.text[:160]}",
             )  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _sentence(
     if said:
         return said[0].upper() + said[1:]
     waiting = sum(one.counts.get(Status.QUEUED, 0) for one in standings)
-    seen = sum(1 for group in failing if recent(group, now, 1))
+    seen = sum(1 for group in failing if last_hour(group, now))
     calm = "All queues are on time" if waiting else "All work is done"
     return f"{calm}; {_many(seen, 'kind of failure', 'kinds of failure')} in the last hour" if seen else calm
 

@@ -23,8 +23,8 @@ const saying = (group: { readonly error_type: string; readonly text: string }): 
   const rest = group.error_type ? group.text.replace(`${group.error_type}: `, "") : group.text.length > 80 ? group.text : "";
   return rest === titled(group) ? "" : rest;
 };
-const Badges = ({ one }: { one: { readonly is_new: boolean; readonly is_rising?: boolean } }): JSX.Element => <>{one.is_rising && <Badge tone="bad" icon="up" title="Seen far more often this hour than in the day before">rising</Badge>}{one.is_new && <Badge tone="warn" title="First seen within the last day">new</Badge>}</>;
-const Trend = ({ one }: { one: FailureAnswer }): JSX.Element => <Sparkline values={one.by_hour} tone="bad" label={`by hour over the last day, ${number(one.last_hour)} in this one`} width={112} />;
+const Badges = ({ one }: { one: { readonly is_new: boolean; readonly is_rising?: boolean } }): JSX.Element => <>{one.is_rising && <Badge tone="bad" icon="up" title="Seen far more often in the last hour than in the day before">rising</Badge>}{one.is_new && <Badge tone="warn" title="First seen within the last day">new</Badge>}</>;
+const Trend = ({ one }: { one: FailureAnswer }): JSX.Element => <Sparkline values={one.by_hour} tone="bad" label={`by hour over the last day, ${number(one.last_hour)} in the last one`} width={112} />;
 
 /** A failure in two lines, for lists of few. */
 export function FailureLine({ one }: { one: FailureAnswer }): JSX.Element {
@@ -145,7 +145,7 @@ function Grouped({ group, one }: { group: Told | FailureAnswer["group"]; one: Fa
     <>
       {saying(group) && <p class="lead">{saying(group)}</p>}
       <div class="cards six">
-        {one && <Stat label="This hour" tone={one.is_rising ? "bad" : "plain"}>{number(one.last_hour)}</Stat>}
+        {one && <Stat label="Last hour" tone={one.is_rising ? "bad" : "plain"}>{number(one.last_hour)}</Stat>}
         <Stat label="Last day">{number(one ? one.last_day : (group as Told).count_24h)}</Stat>
         <Stat label="In all" hint={one ? "within the last week" : "ever"}>{number(group.count ?? 0)}</Stat>
         {"dead" in group && <Stat label="Left dead or held" tone={group.dead ? "warn" : "plain"} hint="jobs it ended">{number(group.dead ?? 0)}</Stat>}

@@ -256,11 +256,17 @@ def recent(group: FailureGroup, now: datetime, hours: int) -> int:
     return sum(group.hours.get(hour_name(now - timedelta(hours=back)), 0) for back in range(hours))
 
 
+def last_hour(group: FailureGroup, now: datetime) -> int:
+    """About how often it was seen within the last sixty minutes: this hour, and of the one before as much as is missing."""
+    this, before = recent(group, now, 1), recent(group, now, 2) - recent(group, now, 1)
+    return this + round(before * (1 - now.minute / 60))
+
+
 def is_rising(group: FailureGroup, now: datetime) -> bool:
     """Whether it is seen far more often than in the day before."""
-    latest = recent(group, now, 1)
-    before = (recent(group, now, 25) - latest) / 24
-    return latest >= 5 and latest > 3 * before
+    latest = last_hour(group, now)
+    usually = (recent(group, now, 26) - recent(group, now, 2)) / 24
+    return latest >= 5 and latest > 3 * usually
 
 
 def hour_name(at: datetime) -> str:

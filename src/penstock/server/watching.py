@@ -28,6 +28,7 @@ from penstock.figures import (
     failure_groups,
     figures,
     is_rising,
+    last_hour,
     recent,
     types,
 )
@@ -118,7 +119,7 @@ def _failure(group: FailureGroup, now: datetime) -> FailureAnswer:
         recent(group, now, back + 1) - recent(group, now, back) for back in reversed(range(HOURS_SHOWN))
     ]
     return FailureAnswer(
-        group, by_hour[-1], sum(by_hour), by_hour,
+        group, last_hour(group, now), sum(by_hour), by_hour,
         now - group.first_seen < timedelta(days=1), is_rising(group, now),
     )  # fmt: skip
 
