@@ -14,7 +14,7 @@ ON_POSTGRES := tests/conformance $(wildcard tests/stores/test_postgres_*.py) tes
                tests/stores/test_migrate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui test lake system check format schema openapi bench lock clean
+.PHONY: help run ui test lake system check format schema openapi bench shots lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -65,12 +65,18 @@ openapi: $(READY) ## write down the API's document after all operations
 	@mkdir -p docs
 	@$(BIN)/python -c 'from penstock.server.app import openapi; from penstock.server.openapi import as_text; print(as_text(openapi()), end="")' > docs/openapi.json
 
+shots: $(READY) $(UI) ## take the pictures of docs/dashboard.md anew
+	@rm -rf .shots && mkdir .shots
+	@PENSTOCK_SCREENSHOTS=.shots $(BIN)/python -m pytest -q tests/dashboard/test_screens.py tests/dashboard
+	@for shot in docs/dashboard/*.png; do cp .shots/$$(basename $$shot) $$shot; done; rm -rf .shots
+
 bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/log_depth.py
 	@$(BIN)/python benchmarks/postgres_store.py
 	@$(BIN)/python benchmarks/worker_at_rest.py
 	@$(BIN)/python benchmarks/service.py
+	@$(BIN)/python -m benchmarks.dashboard
 	@$(BIN)/python -m benchmarks.side_by_side $(ARGS)
 
 # Everything installed is pinned by hash; nothing is built with anything that is not.
