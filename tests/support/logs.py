@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from random import Random
 
 from penstock.core.ports import Store
-from penstock.stores.log.backings.memory import MemoryTape
+from penstock.stores.log.backings.memory import MemoryBacking, MemoryTape
+from penstock.stores.log.shards import ShardedLogStore
 from penstock.stores.log.store import LogStore
 from penstock.testing import FakeClock
 
 
-def log_store(clock: FakeClock) -> LogStore:
+def log_store(clock: FakeClock) -> Store:
     """A store on a log of its own."""
-    return LogStore.on(MemoryTape(), clock)
+    return ShardedLogStore(MemoryBacking(clock=clock.now))
+
+
+def sharded_store(clock: FakeClock) -> Store:
+    """A store of three logs: what is about two queues is in most tests about two logs."""
+    return ShardedLogStore(MemoryBacking(clock=clock.now), shards=3)
 
 
 def several_log_stores(clock: FakeClock) -> Sequence[Store]:

@@ -25,6 +25,7 @@ from penstock.stores.log.backings import Tape
 from penstock.stores.log.entry import LogEntry, Written, entry, read
 from penstock.stores.log.errors import LogGap, LogStopped, OutcomeUnknown, Truncated
 from penstock.stores.log.state import State
+from penstock.stores.wakeups.bells import Switchboard
 from penstock.stores.wakeups.loop import Loop
 from penstock.stores.wakeups.memory import MemoryWakeups
 from penstock.stores.wakeups.polling import Backoff
@@ -60,9 +61,15 @@ class Log:
     """What is in the log, and the way to add to it."""
 
     def __init__(
-        self, name: str, open: Callable[[], Awaitable[Source]], random: Random | None = None
+        self,
+        name: str,
+        open: Callable[[], Awaitable[Source]],
+        random: Random | None = None,
+        *,
+        mark: bytes = b"",
+        switchboard: Switchboard | None = None,
     ) -> None:
-        self.wakeups = LogWakeups(self, random or Random())
+        self.wakeups = LogWakeups(self, random or Random(), switchboard)
         self.followed_at = float("-inf")
         """When we last knew the end of the log, on the clock of this machine that nobody sets."""
         self._name = name
@@ -70,7 +77,8 @@ class Log:
         self._source: Source | None = None
         self._state: State | None = None
         self._opening: asyncio.Lock | None = None
-        self._writer = secrets.token_bytes(16)
+        self._writer = mark + secrets.token_bytes(16 - len(mark))
+        """Lease tokens begin with it, and so with the mark of their log."""
         self._batch = 0
         self._answers: dict[int, list[Any] | None] = {}
         """By batch: the answers to what we have under way; None until it is applied."""
@@ -256,8 +264,8 @@ class LogWakeups(MemoryWakeups):
     It is looked at soon after something was rung, and ever more seldom while nothing is.
     """
 
-    def __init__(self, log: Log, random: Random) -> None:
-        super().__init__()
+    def __init__(self, log: Log, random: Random, switchboard: Switchboard | None = None) -> None:
+        super().__init__(switchboard)
         self._log = log
         self._random = random
         self._listeners = 0

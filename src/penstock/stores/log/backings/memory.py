@@ -105,9 +105,9 @@ class MemoryObjects(Objects):
 class MemoryBacking(Backing):
     """Tapes and objects that end with the process."""
 
-    def __init__(self, name: str = "memory") -> None:
+    def __init__(self, name: str = "memory", clock: Callable[[], datetime] = _machine_clock) -> None:
         self._name = name
-        self._objects = MemoryObjects()
+        self._objects = MemoryObjects(clock)
         self._tapes: dict[str, MemoryTape] = {}
 
     @property
