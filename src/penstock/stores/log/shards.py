@@ -19,17 +19,11 @@ between the first step and the second fires once more as it was, as if the chang
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from random import Random
 from typing import Any, TypeVar
-from uuid import uuid4
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.commands import (
@@ -63,111 +57,26 @@ from penstock.core.errors import (
     ScheduleNotFound,
     StoreUnavailable,
 )
-from penstock.core.job import Job, JobId, LeaseToken, NewJob
+from penstock.core.job import Job, JobId, NewJob
 from penstock.core.registry import AuditLine, AuditPage, Entry, Event, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
-from penstock.core.wakeups import CANCELS, Bell, WakeupsStatus
-from penstock.stores.log.backings import Backing, Objects
-from penstock.stores.log.errors import CrossShard, LogCorrupt, LogTooNew, NotALog, ShardsDiffer
+from penstock.stores.log.backings import Backing
+from penstock.stores.log.errors import CrossShard
+from penstock.stores.log.layout import (
+    MARK_BYTES,
+    MOST_SHARDS,
+    Format,
+    laid_out,
+    shard_name,
+    shard_of,
+    shard_of_token,
+)
+from penstock.stores.log.shard_wakeups import ShardWakeups
 from penstock.stores.log.store import LogStore
-from penstock.stores.wakeups.loop import end
-from penstock.stores.wakeups.memory import MemoryWakeups
-from penstock.stores.wakeups.polling import Backoff
-
-FORMAT_KEY = "FORMAT"
-FORMAT = 1
-MOST_SHARDS = 64
-OURS = ("PROBED", "probe", "clock")
-"""What may stand beside the logs before there is a FORMAT."""
-_MARK_BYTES = 2
-
-logger = logging.getLogger("penstock.log")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-# ── Which log ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class Format(Struct, frozen=True):
-    """What a place for logs is, written once: whoever opens it later goes by it."""
-
-    fmt: int
-    id: str
-    shards: int
-
-
-def shard_name(number: int) -> str:
-    return f"s{number:02d}"
-
-
-def shard_of(tenant: str, queue: str, shards: int) -> int:
-    """The log of a queue: for ever the same, in every process."""
-    partition, _, _ = queue.partition("/")
-    digest = blake2b(f"{tenant}\n{partition}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % shards
-
-
-def shard_of_token(token: LeaseToken, shards: int) -> int:
-    """The log that gave a token; the first for one that none can have given."""
-    try:
-        number = int(token[: 2 * _MARK_BYTES], 16)
-    except ValueError:
-        return 0
-    return number if number < shards else 0
-
-
-async def laid_out(backing: Backing, shards: int | None = None) -> Format:
-    """What a place is, which one that is new becomes. Another number of logs than it has is refused."""
-    there = await backing.objects.get(FORMAT_KEY)
-    if there is None:
-        await _refuse_foreign(backing, shards)
-        await backing.ready()
-        new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
-        won = await backing.objects.create(FORMAT_KEY, new)
-        there = new if won else await backing.objects.get(FORMAT_KEY)
-    found = _read_format(backing.name, there or b"")
-    if shards is not None and shards != found.shards:
-        raise ShardsDiffer(backing.name, found.shards, shards)
-    return found
-
-
-def _read_format(name: str, data: bytes) -> Format:
-    class Head(Struct):
-        fmt: int
-
-    try:
-        if (fmt := msgspec.json.decode(data, type=Head).fmt) > FORMAT:
-            raise LogTooNew(f"{name}/{FORMAT_KEY}", fmt, FORMAT)
-        found = msgspec.json.decode(data, type=Format)
-    except msgspec.DecodeError as error:
-        raise LogCorrupt(name, FORMAT_KEY, str(error)) from None
-    if not 1 <= found.shards <= MOST_SHARDS:
-        raise LogCorrupt(name, FORMAT_KEY, f"it says {found.shards} logs")
-    return found
-
-
-async def _refuse_foreign(backing: Backing, shards: int | None) -> None:
-    """A place without a FORMAT must be empty, or hold the one log of those who began before there was one."""
-    for part in await _top(backing.objects):
-        if part in OURS or (part == shard_name(0) and shards in (None, 1)):
-            continue
-        raise NotALog(backing.name, part)
-
-
-async def _top(objects: Objects) -> list[str]:
-    """The first few names in a place."""
-    names: list[str] = []
-    after = ""
-    while len(names) < len(OURS) + 2 and (found := await objects.list("", after=after, most=1)):
-        names.append(found[0].key.partition("/")[0])
-        after = f"{names[-1]}/\U0010ffff" if "/" in found[0].key else names[-1]
-    return names
-
-
-# ── The store ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class ShardedLogStore:
@@ -201,6 +110,10 @@ class ShardedLogStore:
                     self._logs = [self._log(number) for number in range(found.shards)]
         return self._logs
 
+    def shard(self, tenant: str, queue: str) -> int:
+        """The log of a queue. Only once the logs are known."""
+        return shard_of(tenant, queue, len(self.known_logs))
+
     async def _laid_out(self) -> Format:
         try:
             return await laid_out(self._backing, self._asked)
@@ -215,7 +128,7 @@ class ShardedLogStore:
             self._backing,
             shard_name(number),
             cadence=self.cadence,
-            mark=number.to_bytes(_MARK_BYTES, "big"),
+            mark=number.to_bytes(MARK_BYTES, "big"),
             switchboard=self.wakeups.switchboard,
         )
 
@@ -266,8 +179,7 @@ class ShardedLogStore:
         queue: Callable[[Item], str],
         call: Callable[[LogStore, Sequence[Item]], Awaitable[list[Answer | PenstockError]]],
     ) -> list[Answer | PenstockError]:
-        many = len(await self.logs())
-        return await self._scatter(items, lambda item: shard_of(tenant, queue(item), many), call)
+        return await self._scatter(items, lambda item: self.shard(tenant, queue(item)), call)
 
     async def enqueue(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
         answers = await self._of_queues(
@@ -281,9 +193,8 @@ class ShardedLogStore:
 
     async def _why_not_found(self, tenant: str, job: NewJob, error: ParentNotFound) -> PenstockError:
         parents = await self.get(tenant, job.parents)
-        ours = shard_of(tenant, job.queue, len(self.known_logs))
         for parent in parents:
-            if isinstance(parent, Job) and shard_of(tenant, parent.queue, len(self.known_logs)) != ours:
+            if isinstance(parent, Job) and self.shard(tenant, parent.queue) != self.shard(tenant, job.queue):
                 return CrossShard(job.id, job.queue, parent.id, parent.queue)
         return error
 
@@ -303,7 +214,7 @@ class ShardedLogStore:
         logs = await self.logs()
         by_log: dict[int, list[str]] = {}
         for queue in queues:
-            by_log.setdefault(shard_of(tenant, queue, len(logs)), []).append(queue)
+            by_log.setdefault(self.shard(tenant, queue), []).append(queue)
         found = await asyncio.gather(*(logs[log].next_at(tenant, some) for log, some in by_log.items()))
         return min((at for at in found if at is not None), default=None)
 
@@ -345,7 +256,7 @@ class ShardedLogStore:
         many, found = len(await self.logs()), {}
         if many > 1:
             jobs = await self.get(tenant, [item.job_id for item in items])
-            found = {job.id: shard_of(tenant, job.queue, many) for job in jobs if isinstance(job, Job)}
+            found = {job.id: self.shard(tenant, job.queue) for job in jobs if isinstance(job, Job)}
         return await self._scatter(items, lambda item: found.get(item.job_id, 0), call)
 
     async def get(self, tenant: str, ids: Sequence[JobId]) -> list[Job | PenstockError]:
@@ -354,7 +265,6 @@ class ShardedLogStore:
     async def history(
         self, tenant: str, subjects: Sequence[tuple[str, str]]
     ) -> list[History | PenstockError]:
-        many = len(await self.logs())
         jobs = [one for one in subjects if one[0] == "job"]
         trails = dict(
             zip(jobs, await self._look_for(jobs, lambda log, some: log.history(tenant, some)), strict=True)
@@ -365,7 +275,7 @@ class ShardedLogStore:
                 rest,
                 await self._scatter(
                     rest,
-                    lambda one: shard_of(tenant, one[1], many) if one[0] == "queue" else 0,
+                    lambda one: self.shard(tenant, one[1]) if one[0] == "queue" else 0,
                     lambda log, part: log.history(tenant, part),
                 ),
                 strict=True,
@@ -384,7 +294,9 @@ class ShardedLogStore:
             return await call(logs[0], items)
         answers: list[Answer | PenstockError | None] = [None] * len(items)
         for some in ([log for log in logs if log.is_open], [log for log in logs if not log.is_open]):
-            missing = [n for n, answer in enumerate(answers) if answer is None or isinstance(answer, JobNotFound)]
+            missing = [
+                n for n, answer in enumerate(answers) if answer is None or isinstance(answer, JobNotFound)
+            ]
             if not missing or not some:
                 continue
             found = await asyncio.gather(*(call(log, [items[n] for n in missing]) for log in some))
@@ -398,10 +310,8 @@ class ShardedLogStore:
     async def find(self, tenant: str, filter: Filter, *, after: JobId | None, limit: int) -> Page:
         logs = await self.logs()
         if filter.queue is not None:
-            logs = [logs[shard_of(tenant, filter.queue, len(logs))]]
-        pages = await asyncio.gather(
-            *(log.find(tenant, filter, after=after, limit=limit) for log in logs)
-        )
+            logs = [logs[self.shard(tenant, filter.queue)]]
+        pages = await asyncio.gather(*(log.find(tenant, filter, after=after, limit=limit) for log in logs))
         return pages[0] if len(pages) == 1 else _merged(pages, limit)
 
     async def queues(self, tenant: str) -> list[QueueView]:
@@ -429,7 +339,9 @@ class ShardedLogStore:
             raise InvalidInput("before", "be the `next` of a page of this audit log", before)
 
         async def page(log: LogStore, place: str, most: int) -> AuditPage:
-            return AuditPage(()) if place == "x" else await log.audit(tenant, before=place or None, limit=most)
+            return (
+                AuditPage(()) if place == "x" else await log.audit(tenant, before=place or None, limit=most)
+            )
 
         pages = await asyncio.gather(*(page(*one, limit) for one in zip(logs, places, strict=True)))
         lines: list[AuditLine] = []
@@ -520,7 +432,7 @@ class ShardedLogStore:
         if schedule.next_fire_at != fire.due_at:
             return Fired(fire.name)
         logs = await self.logs()
-        log = logs[shard_of(tenant, schedule.job.queue, len(logs))]
+        log = logs[self.shard(tenant, schedule.job.queue)]
         jobs = await log.deliver(tenant, [fire_job(tenant, schedule, at) for at in sorted(fire.at)])
         [moved] = await logs[0].pass_on(tenant, [fire])
         if isinstance(moved, PenstockError):
@@ -567,77 +479,3 @@ def _merged(pages: Sequence[Page], limit: int) -> Page:
     if len(seen) > limit:
         return Page(tuple(seen[:limit]), seen[limit - 1].id)
     return Page(tuple(seen), down_to)
-
-
-# ── Waking ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class ShardWakeups(MemoryWakeups):
-    """One switchboard for all logs; only those are followed whose queues somebody listens for."""
-
-    def __init__(self, store: ShardedLogStore) -> None:
-        super().__init__()
-        self._store = store
-        self._problem: str | None = None
-
-    @property
-    def switchboard(self) -> Any:
-        return self._switchboard
-
-    def listen(self, tenant: str, queues: Iterable[str]) -> AbstractAsyncContextManager[Bell]:
-        return self._listen_and_follow(tenant, list(queues))
-
-    @asynccontextmanager
-    async def _listen_and_follow(self, tenant: str, queues: Sequence[str]) -> AsyncIterator[Bell]:
-        async with AsyncExitStack() as stack:
-            bell = stack.enter_context(self._switchboard.bell(tenant, queues))
-            if await self._is_laid_out():
-                await self._follow(stack, tenant, queues)
-                yield bell
-                return
-            later = asyncio.create_task(self._follow_later(stack, tenant, queues), name="penstock logs")
-            try:
-                yield bell
-            finally:
-                await end(later)
-
-    async def _is_laid_out(self) -> bool:
-        try:
-            await self._store.logs()
-        except PenstockError as error:
-            self._problem = error.message
-            return False
-        self._problem = None
-        return True
-
-    async def _follow(self, stack: AsyncExitStack, tenant: str, queues: Sequence[str]) -> None:
-        logs = await self._store.logs()
-        # Who listens for cancelled jobs holds some, and so listens for their queues too.
-        wanted = {
-            0 if queue.startswith("!") else shard_of(tenant, queue, len(logs))
-            for queue in queues
-            if queue != CANCELS or len(logs) == 1
-        }
-        for number in sorted(wanted):
-            await stack.enter_async_context(logs[number].wakeups.listen(tenant, ()))
-
-    async def _follow_later(self, stack: AsyncExitStack, tenant: str, queues: Sequence[str]) -> None:
-        waits = Backoff(Random())
-        while not await self._is_laid_out():
-            await asyncio.sleep(next(waits))
-        await self._follow(stack, tenant, queues)
-        self.wake(tenant, queues)
-
-    async def start(self) -> None:
-        if await self._is_laid_out():
-            await self._store.known_logs[0].wakeups.start()
-
-    def status(self) -> WakeupsStatus:
-        if self._problem is not None:
-            return WakeupsStatus("log", healthy=False, detail=self._problem)
-        every = [log.wakeups.status() for log in self._store.known_logs]
-        ill = [one for one in every if not one.healthy]
-        return next(
-            iter(ill or every),
-            WakeupsStatus("log", healthy=True, detail="wakes by reading what others wrote to the log"),
-        )
