@@ -226,19 +226,18 @@ class TestSchedules:
         clock: FakeClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        sleeper, awake = ShardedLogStore(backing), asyncio.Event()
+        sleeper, looked, awake = ShardedLogStore(backing), asyncio.Event(), asyncio.Event()
         deliver = LogStore.deliver
 
         async def sleep_first(self: LogStore, *args: Any) -> Any:
             if self in sleeper.known_logs:
+                looked.set()
                 await awake.wait()
             return await deliver(self, *args)
 
         monkeypatch.setattr(LogStore, "deliver", sleep_first)
         asleep = asyncio.create_task(sleeper.fire("default", [fire]))
-        await asyncio.sleep(0)
-        while not sleeper.known_logs or not sleeper.known_logs[0].is_open:
-            await asyncio.sleep(0)
+        await looked.wait()
         await queue.fire_due()
         [leased] = await queue.lease(NAMES[1], worker="w")
         await queue.ack(leased)

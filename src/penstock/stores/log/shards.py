@@ -19,7 +19,7 @@ between the first step and the second fires once more as it was, as if the chang
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -62,6 +62,7 @@ from penstock.core.registry import AuditLine, AuditPage, Entry, Event, Events, I
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
 from penstock.stores.log.backings import Backing
+from penstock.stores.log.cost import Usage, measured
 from penstock.stores.log.errors import CrossShard
 from penstock.stores.log.layout import (
     MARK_BYTES,
@@ -95,6 +96,17 @@ class ShardedLogStore:
         self._logs: Sequence[LogStore] | None = None
         self._opening = asyncio.Lock()
         self._feeds: dict[int, str] = {}
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How often the storage was asked since this was opened, by kind."""
+        return self._backing.requests
+
+    async def usage(self) -> Usage:
+        """What the newest entries of the busiest log were about."""
+        tapes = [self._backing.tape(shard_name(number)) for number in range(len(await self.logs()))]
+        found = [await measured(self._backing.name, tape) for tape in tapes]
+        return max(found, key=lambda one: (one.jobs, one.entries))
 
     @property
     def known_logs(self) -> Sequence[LogStore]:
