@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from penstock.stores.log.errors import LogCorrupt, LogTooNew, NotALog, ShardsDif
 FORMAT_KEY = "FORMAT"
 FORMAT = 1
 MOST_SHARDS = 64
-OURS = ("PROBED", "probe", "clock")
+OURS = (FORMAT_KEY, "PROBED", "probe", "clock")
 """What may stand beside the logs before there is a FORMAT."""
+_LOG = re.compile("s[0-9]{2}")
 MARK_BYTES = 2
 """Of the number of its log a lease token begins with."""
 
@@ -51,17 +53,25 @@ def shard_of_token(token: LeaseToken, shards: int) -> int:
 
 async def laid_out(backing: Backing, shards: int | None = None) -> Format:
     """What a place is, which one that is new becomes. Another number of logs than it has is refused."""
-    there = await backing.objects.get(FORMAT_KEY)
-    if there is None:
-        await _refuse_foreign(backing, shards)
-        await backing.ready()
-        new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
-        won = await backing.objects.create(FORMAT_KEY, new)
-        there = new if won else await backing.objects.get(FORMAT_KEY)
-    found = _read_format(backing.name, there or b"")
+    there = await backing.objects.get(FORMAT_KEY) or await _made(backing, shards)
+    found = _read_format(backing.name, there)
     if shards is not None and shards != found.shards:
         raise ShardsDiffer(backing.name, found.shards, shards)
     return found
+
+
+async def _made(backing: Backing, shards: int | None) -> bytes:
+    """The FORMAT of a new place: ours, or that of who was first."""
+    objects = backing.objects
+    names = [name for name in await _top(objects) if name not in OURS]
+    if names and not await objects.get(FORMAT_KEY):  # else somebody made it while we looked
+        if not _LOG.fullmatch(names[0]):
+            raise NotALog(backing.name, names[0])
+        raise LogCorrupt(backing.name, FORMAT_KEY, f"it is missing or empty, and there is a log {names[0]}")
+    await backing.ready()
+    new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
+    won = await objects.create(FORMAT_KEY, new)
+    return new if won else await objects.get(FORMAT_KEY) or b""
 
 
 def _read_format(name: str, data: bytes) -> Format:
@@ -79,19 +89,11 @@ def _read_format(name: str, data: bytes) -> Format:
     return found
 
 
-async def _refuse_foreign(backing: Backing, shards: int | None) -> None:
-    """A place without a FORMAT must be empty, or hold the one log of those who began before there was one."""
-    for part in await _top(backing.objects):
-        if part in OURS or (part == shard_name(0) and shards in (None, 1)):
-            continue
-        raise NotALog(backing.name, part)
-
-
 async def _top(objects: Objects) -> list[str]:
     """The first few names in a place."""
     names: list[str] = []
     after = ""
-    while len(names) < len(OURS) + 2 and (found := await objects.list("", after=after, most=1)):
+    while len(names) <= len(OURS) + 1 and (found := await objects.list("", after=after, most=1)):
         names.append(found[0].key.partition("/")[0])
         after = f"{names[-1]}/\U0010ffff" if "/" in found[0].key else names[-1]
     return names

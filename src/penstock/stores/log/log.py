@@ -23,7 +23,7 @@ from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.wakeups import Bell, WakeupsStatus
 from penstock.stores.log.backings import Tape
 from penstock.stores.log.entry import LogEntry, Written, entry, read
-from penstock.stores.log.errors import LogGap, LogStopped, OutcomeUnknown, Truncated
+from penstock.stores.log.errors import LogCorrupt, LogGap, LogStopped, LogTooNew, OutcomeUnknown, Truncated
 from penstock.stores.log.state import State
 from penstock.stores.wakeups.bells import Switchboard
 from penstock.stores.wakeups.loop import Loop
@@ -83,6 +83,8 @@ class Log:
         self._answers: dict[int, list[Any] | None] = {}
         """By batch: the answers to what we have under way; None until it is applied."""
         self._stopped: tuple[int, str] | None = None
+        self._is_lost = True
+        """Whether there may be something in the log that we cannot read: then nothing is written behind it."""
         self._told_at = float("-inf")
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
         self.commit: Callable[[Written], Awaitable[Any]] = self._commits
@@ -138,6 +140,8 @@ class Log:
 
     async def _append(self, calls: Sequence[Written]) -> Sequence[Any]:
         source = await self._opened()
+        while self._is_lost:
+            self._is_lost = await self._read_some(source)
         ts = await self._asked(source.now())
         self._compare(ts)
         self._batch += 1
@@ -152,6 +156,9 @@ class Log:
                 if not await self._read_some(source):
                     raise LogGap(self._name, self.state.number + 1, number)
             self.followed_at = time.monotonic()
+        except (LogCorrupt, LogTooNew) as error:
+            self._is_lost = True
+            raise OutcomeUnknown(self._name, "a call", error.message) from error
         finally:
             answers = self._answers.pop(batch, None)
         if answers is None:
@@ -174,8 +181,10 @@ class Log:
     async def _look(self, asked: list[None]) -> Sequence[None]:
         source = await self._opened()
         begun = time.monotonic()
+        self._is_lost = True
         while await self._read_some(source):
             pass
+        self._is_lost = False
         self.followed_at = max(self.followed_at, begun)
         return asked
 
