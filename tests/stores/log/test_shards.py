@@ -130,7 +130,7 @@ class TestRouting:
             await queue.ack(msgspec.structs.replace(leased, token=LeaseToken(token)))
 
     async def test_pages_are_merged_newest_first(self, queue: Queue) -> None:
-        spread = [*(n % SHARDS for n in range(10)), *[2] * 10]  # the newest are all in one log
+        spread = [*[2] * 10, *(n % SHARDS for n in range(10))]  # the oldest are all in one log
         jobs = [await queue.enqueue("a", queue=NAMES[log]) for log in spread]
         found, after = [], None
         while True:
