@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.ports import Store
@@ -49,7 +50,7 @@ def connect(
     """Open the store a URL names. `memory://` keeps jobs in this process, `postgresql://…` in a database.
 
     `file:///path` (or `file:./path`) is a log in a folder of this machine; `s3://bucket/prefix`, `gs://…` and `az://…` is
-    one in a bucket.
+    one in a bucket. With `?shards=8` a new one is eight logs, so that queues do not wait for each other.
     `https://…` (or `http://…`) is a Penstock service; the variable PENSTOCK_TOKEN is the token to show there.
     `postgresql://…?pooled=true` is for a URL that leads to a transaction-mode pooler. The variable PENSTOCK_WAKEUPS says
     how workers are woken: `redis://…`, `none://` (they poll), or the `postgresql://…` of the database behind the pooler.
@@ -89,15 +90,20 @@ SLOWLY = {"file": 2.0, "memory+log": 1.0}
 def _log(url: str, scheme: str) -> Store:
     from penstock.stores.log.backings import open_backing
     from penstock.stores.log.compacting import Tended
-    from penstock.stores.log.store import SHARD, LogStore
+    from penstock.stores.log.shards import ShardedLogStore
 
+    url, shards = _without(url, "shards")
+    if shards is not None and not (shards.isascii() and shards.isdigit()):
+        raise InvalidInput("shards", "be a number", shards)
     try:
         backing = open_backing(url)
     except ModuleNotFoundError as error:
         raise UnknownStore(url, f'{KNOWN}, buckets with pip install "penstock[object]" ({error})') from None
     # A log in memory is seen by no other process.
-    compactor = None if scheme == "memory+log" else Tended(url, SHARD)
-    return LogStore.at(backing, cadence=SLOWLY.get(scheme, 6.0), compactor=compactor)
+    tend = None if scheme == "memory+log" else partial(Tended, url)
+    return ShardedLogStore(
+        backing, None if shards is None else int(shards), cadence=SLOWLY.get(scheme, 6.0), tend=tend
+    )
 
 
 def _remote(url: str) -> Store:
@@ -113,7 +119,7 @@ def _remote(url: str) -> Store:
 
 def _without(url: str, option: str) -> tuple[str, str | None]:
     """A URL without one option of its query, and that option's value."""
-    parts = urlsplit(url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
+    address, _, query = url.partition("?")  # not urlunsplit: that makes file:./path absolute
+    given = parse_qsl(query, keep_blank_values=True)
     rest = urlencode([(name, value) for name, value in given if name != option])
-    return urlunsplit(parts._replace(query=rest)), dict(given).get(option)
+    return f"{address}?{rest}" if rest else address, dict(given).get(option)

@@ -10,6 +10,7 @@ from penstock.core.commands import Settled
 from penstock.core.ports import Store
 from penstock.queue import Held, Queue
 from penstock.testing import FakeClock, counting_ids
+from support.logs import DIFFERS
 from support.stores import STORES
 
 ABOUT_ENQUEUE = (
@@ -33,6 +34,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [name for name in STORES if only is None or name in only.args]
         if not any(part in metafunc.module.__name__ for part in ABOUT_ENQUEUE):
             names = [name for name in names if name != "sql"]
+        if metafunc.function.__name__ in DIFFERS:
+            names = [name for name in names if name != "shards"]
         metafunc.parametrize("store_name", names)
 
 

@@ -10,6 +10,7 @@ from penstock.core.machine import Machine
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
 from support.differential import Differential
+from support.logs import store_sharded_by_tenant
 from support.planted import PLANTED
 from support.stores import STORES
 
@@ -28,7 +29,7 @@ SEEKING = settings(QUICK, max_examples=200, phases=[Phase.generate], database=No
 @pytest.mark.parametrize("store_name", STORES)
 def test_a_store_answers_as_the_state_machine_does(store_name: str) -> None:
     class Subject(Differential):
-        make_store = staticmethod(STORES[store_name])
+        make_store = staticmethod(store_sharded_by_tenant if store_name == "shards" else STORES[store_name])
 
     run_state_machine_as_test(Subject, settings=QUICK)
 

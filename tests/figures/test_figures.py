@@ -159,7 +159,9 @@ class TestFailures:
         [group] = await failure_groups(queue.store, queue.tenant)
         assert (group.count, recent(group, clock.now(), 1)) == (6, 6)
         assert is_rising(group, clock.now())
-        turned = clock.now().replace(minute=0) + timedelta(hours=1)  # that the hour is over is no reason to be calm
+        turned = clock.now().replace(minute=0) + timedelta(
+            hours=1
+        )  # that the hour is over is no reason to be calm
         assert (last_hour(group, turned), is_rising(group, turned)) == (6, True)
         assert not is_rising(group, clock.now() + timedelta(hours=2))
 

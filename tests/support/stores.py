@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.core.ports import Store
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FakeClock
-from support.logs import log_store
+from support.logs import log_store, sharded_store
 from support.postgres import EmptyPostgresStore, SqlEnqueuingStore
 from support.service import ServedMemoryStore
 
@@ -17,4 +17,5 @@ STORES: dict[str, Callable[[FakeClock], Store]] = {
     "sql": SqlEnqueuingStore,
     "remote": ServedMemoryStore,
     "log": log_store,
+    "shards": sharded_store,
 }

@@ -14,12 +14,14 @@ class Stuck(BaseException):
     """Everybody waits for something that will not come."""
 
 
-class _Selector(selectors.SelectSelector):
-    """Waits for nothing outside: it lets the time pass instead."""
+class _Selector(selectors.DefaultSelector):
+    """Lets the time pass instead of waiting; for what threads and sockets have ready it only looks."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        if found := super().select(0):
+            return found
         if timeout is None:
             raise Stuck
         self.loop.now += max(timeout, 0)
@@ -30,7 +32,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Deterministic as long as no thread and no socket is used in it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = 1_000.0  # not 0: whoever last did something at no time at all did it long ago
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)

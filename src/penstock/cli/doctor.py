@@ -177,6 +177,8 @@ async def _store_findings(queue: Queue) -> AsyncIterator[Finding]:
     yield await _wakeups(queue)
     async for finding in _postgres(queue):
         yield finding
+    async for finding in _log(queue):
+        yield finding
     for finding in await _queues(queue):
         yield finding
     for finding in await _schedules(queue):
@@ -256,6 +258,32 @@ async def _postgres(queue: Queue) -> AsyncIterator[Finding]:
         yield Finding("vacuum", Level.WARNING, what, cure)
     if not found.threats:
         yield Finding("vacuum", Level.OK, "nothing keeps dead rows from being removed")
+
+
+async def _log(queue: Queue) -> AsyncIterator[Finding]:
+    """What only a log has: each thing asked of its storage may cost money. Measured by what is in it."""
+    if not hasattr(queue.store, "usage"):
+        return
+    from penstock.stores.log.cost import PRICES_OF, S3_STANDARD
+
+    used = await queue.store.usage()
+    about = f"the last {used.entries:,} entries ({span(used.hours * 3600)}, {used.writers} writers)"
+    if not used.jobs:
+        yield Finding("cost", Level.OK, f"{about} hold no job: requests per job cannot be told yet")
+    else:
+        yield Finding(
+            "cost", Level.OK,
+            f"{about} made {used.jobs:,} jobs: {used.puts_per_job:.2f} writes and {used.gets_per_job:.2f} reads per job,"
+            f" which is ${used.per_million_jobs(S3_STANDARD):,.2f} per million jobs in a bucket",
+            "calls made at the same time ride in one entry: more at once, or larger batches, cost less per job"
+            if used.puts_per_job > 1 else None,
+        )  # fmt: skip
+    yield Finding(
+        "cost", Level.OK,
+        f"at rest {used.puts_per_idle_hour:,.0f} writes and {used.gets_per_idle_hour:,.0f} reads an hour,"
+        f" ${used.idle_month(S3_STANDARD):,.2f} a month in a bucket (list prices of {S3_STANDARD.name}, {PRICES_OF});"
+        " each process looks every 5 s when nothing happens",
+    )  # fmt: skip
 
 
 async def _queues(queue: Queue) -> list[Finding]:

@@ -291,6 +291,10 @@ class Machine:
             return Fired(command.name)
         return Fired(command.name, tuple(self._fire(schedule, at, now) for at in command.at))
 
+    def pass_on(self, command: Fire, now: datetime) -> bool:
+        """Move a schedule on whose jobs are made elsewhere; False if it no longer stands where the caller saw it."""
+        return self._timetable.pass_on(command) is not None
+
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
     def get(self, job_id: JobId, now: datetime) -> Job:

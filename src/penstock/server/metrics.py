@@ -20,7 +20,16 @@ from penstock.core.commands import Ack, Duplicate, Enqueued, Nack, QueueView, Se
 from penstock.core.errors import LeaseLost, PenstockError
 from penstock.core.job import Status
 from penstock.core.ports import Store
-from penstock.telemetry.prometheus import OTHER, Counter, Histogram, Labels, Reading, render, samples
+from penstock.telemetry.prometheus import (
+    OTHER,
+    Counter,
+    Histogram,
+    Labels,
+    Reading,
+    render,
+    samples,
+    store_requests,
+)
 from penstock.worker import proc
 
 logger = logging.getLogger("penstock.server")
@@ -159,6 +168,7 @@ class ServiceMetrics:
                 "penstock_figures_failures_total", "Times that the figures of the queues could not be gathered.",
                 lambda: self._figures.failures, "counter",
             ),
+            *store_requests(store),
             *(Reading(name, help, partial(float, value), kind) for name, help, value, kind in proc.readings()),
         ))  # fmt: skip
         return (own + figures).encode()

@@ -43,7 +43,7 @@ from penstock.stores.wakeups.bells import Topic
 
 MOST_SWEPT = 1_000_000
 LONGEST_OFFICE_SECONDS = 86_400
-MOST_CURSOR_CHARS = 200
+MOST_CURSOR_CHARS = 1_500
 WORKER = "worker"
 """The kind of entries by which workers show themselves."""
 LETTING_IN = ("token", "session", "session-code")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -65,6 +65,25 @@ class Reading:
 
     def lines(self) -> Iterator[str]:
         return samples(self.name, self.help, self._kind, [(self._labels, self._read())])
+
+
+class Counts:
+    """Numbers that somebody else counts, by one label."""
+
+    def __init__(self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        self.name, self.help, self._label, self._read = name, help, label, read
+
+    def lines(self) -> Iterator[str]:
+        counted = [(((self._label, which),), count) for which, count in self._read().items()]
+        return samples(self.name, self.help, "counter", counted)
+
+
+def store_requests(store: Any) -> list[Counts]:
+    """How often a store has asked its storage, where each time may cost money."""
+    if not hasattr(store, "requests"):
+        return []
+    help = "Requests that the log has sent to its folder or bucket."
+    return [Counts("penstock_store_requests_total", help, "kind", lambda: store.requests)]
 
 
 class Histogram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from penstock.telemetry.prometheus import Counter, Histogram, Reading, render
+from penstock.telemetry.prometheus import Counter, Counts, Histogram, Reading, render, store_requests
 from penstock.worker import proc
 
 
@@ -38,7 +38,7 @@ class Metrics:
         self.wait_seconds = Histogram(
             "penstock_worker_pickup_seconds", "From the time a job was due to its lease, by queue."
         )
-        self._readings: list[Reading] = []
+        self._readings: list[Reading | Counts] = []
 
     def gauge(self, name: str, help: str, read: Callable[[], float], **labels: str) -> None:
         self._readings.append(Reading(name, help, read, "gauge", tuple(labels.items())))
@@ -46,6 +46,10 @@ class Metrics:
     def counter(self, name: str, help: str, read: Callable[[], float]) -> None:
         """A number that only grows and that somebody else keeps."""
         self._readings.append(Reading(name, help, read, "counter"))
+
+    def requests(self, store: object) -> None:
+        """Tell how often this store asks its storage, if it counts that."""
+        self._readings.extend(store_requests(store))
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""

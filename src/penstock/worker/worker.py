@@ -144,6 +144,7 @@ class Worker:
         gauge(f"{prefix}_ready", "Whether it has reached the store and is not stopping.", lambda: self.has_reached_store and not self.is_stopping)
         counter(f"{prefix}_loop_blocked_seconds_total", "How long the event loop was blocked.", lambda: keeper.blocked_seconds)
         counter(f"{prefix}_heartbeat_failures_total", "Times that leases could not be renewed.", lambda: keeper.failures)
+        self.metrics.requests(self.queue.store)
         # fmt: on
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────

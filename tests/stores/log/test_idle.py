@@ -15,7 +15,7 @@ from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.store import LogStore
 from penstock.testing import START
 from penstock.worker.worker import Worker
-from support.virtual_time import VirtualLoop
+from support.virtual import VirtualLoop
 
 WORKERS = 3
 IN_A_BUCKET = 6.0

@@ -109,7 +109,9 @@ class TestTogether:
 
     async def test_its_own_entry_is_not_read_again(self, store: LogStore, tape: Watched) -> None:
         await store.enqueue("t", [make_job()])
-        assert tape.reads == 0
+        before = tape.reads
+        await store.enqueue("t", [make_job()])
+        assert tape.reads == before
 
     async def test_each_gets_its_own_answer_and_its_own_error(self, store: LogStore) -> None:
         job, thief = make_job(), Ack(JobId("nobody's"), LeaseToken("nobody's"))

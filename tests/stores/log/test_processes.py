@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -19,11 +19,12 @@ import pytest
 from penstock import JobHandle, Penstock, Status
 from penstock.core.commands import Beat, Heartbeat
 from penstock.core.errors import PenstockError
-from penstock.core.job import JobId
+from penstock.core.job import JobId, Outcome
 from penstock.queue import Queue
 from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.store import LogStore
 from penstock.worker.worker import Worker
+from support.s3 import running_s3
 from support.working import until
 
 LONG = 60.0
@@ -74,6 +75,8 @@ async def _has_begun(handle: JobHandle) -> bool:
 
 
 WORKER = ("worker", "support.worker_app:app")
+TOKEN = "pst_" + "x" * 40
+SERVE = ("serve", "--port", "0", "--token", TOKEN)
 
 
 class TestWorkers:
@@ -110,21 +113,67 @@ class TestTheRest:
         assert job_id in await asyncio.to_thread(said, url, "jobs", "list")
 
     async def test_the_service_serves_it(self, app: Penstock, url: str) -> None:
-        with running(url, "serve", "--port", "0", "--token", "pst_" + "x" * 40) as serving:
-            assert serving.stdout is not None
-            where = None
-            while where is None:
-                line = await asyncio.to_thread(serving.stdout.readline)
-                assert line, "it ended"
-                where = re.search(rb"http://[0-9.]+:\d+", line)
-            request = Request(
-                where[0].decode() + "/v1/jobs",
-                data=json.dumps({"type": "quick", "payload": {"n": 1}}).encode(),
-                headers={"Authorization": "Bearer pst_" + "x" * 40, "Content-Type": "application/json"},
-            )
-            answer = json.loads(await asyncio.to_thread(lambda: urlopen(request).read()))
+        with running(url, *SERVE) as serving:
+            job_id = await submit(await address(serving), 1)
             with running(url, *WORKER):
-                await until(lambda: _has_succeeded(app, answer["id"]))
+                await until(lambda: _has_succeeded(app, job_id))
+
+
+@pytest.fixture(params=["folder", "bucket", "sharded folder"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param != "bucket":
+        yield f"file://{tmp_path}/jobs" + ("?shards=3" if request.param == "sharded folder" else "")
+        return
+    with running_s3() as s3:
+        yield s3.url()
+
+
+class TestSeveralMachines:
+    """Two services and two workers, with nothing between them but the place."""
+
+    async def test_all_jobs_are_done_once_though_one_of_each_is_killed_midway(self, place: str) -> None:
+        with ExitStack() as stack:
+            serving = [stack.enter_context(running(place, *SERVE)) for _ in range(2)]
+            working = [
+                stack.enter_context(running(place, *WORKER, "--concurrency", "2", "--lease", "2"))
+                for _ in range(2)
+            ]
+            first, second = [await address(service) for service in serving]
+            async with Penstock(place, name="test") as app:
+                ids = [await submit(where, n) for n in range(6) for where in (first, second)]
+                await until(lambda: _some_succeeded(app, 2))
+                serving[0].kill()
+                working[0].kill()
+                ids += [await submit(second, n) for n in range(6)]
+                await until(lambda: _some_succeeded(app, len(ids)))
+                histories = [await app.queue.history(job_id) for job_id in ids]
+        ends = [[attempt.outcome for attempt in history.attempts] for history in histories]
+        assert {outcomes[-1] for outcomes in ends} == {Outcome.SUCCEEDED}
+        assert {outcome for outcomes in ends for outcome in outcomes[:-1]} <= {Outcome.LOST}
+
+
+async def _some_succeeded(app: Penstock, many: int) -> bool:
+    return len((await app.queue.find(statuses=[Status.SUCCEEDED])).jobs) >= many
+
+
+async def address(serving: subprocess.Popen[bytes]) -> str:
+    """Where a service says that it can be reached."""
+    assert serving.stdout is not None
+    while True:
+        line = await asyncio.to_thread(serving.stdout.readline)
+        assert line, "it ended"
+        if (where := re.search(rb"http://[0-9.]+:\d+", line)) is not None:
+            return where[0].decode()
+
+
+async def submit(where: str, n: int) -> str:
+    request = Request(
+        f"{where}/v1/jobs",
+        data=json.dumps({"type": "quick", "payload": {"n": n}}).encode(),
+        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+    )
+    answer = json.loads(await asyncio.to_thread(lambda: urlopen(request).read()))
+    return str(answer["id"])
 
 
 async def _has_succeeded(app: Penstock, job_id: str) -> bool:

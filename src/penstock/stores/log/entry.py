@@ -197,6 +197,8 @@ ROWS: dict[str, _Rows] = {
     "sweep": _plain(15, tuple[int, datetime | None]),
     "tick": _plain(16, tuple[()]),
     "next_at": _plain(17, list[str]),
+    "pass_on": _commands(18, Fire),
+    "deliver": _commands(19, NewJob),
 }
 _BY_CODE = {rows.code: (verb, rows.unpack) for verb, rows in ROWS.items()}
 

@@ -12,12 +12,16 @@ PenstockError
 ├── LogTooNew               written by a newer version
 ├── LogStopped              an entry could not be applied here
 ├── StoreNotConditional     two writers of one key both won
+├── NotALog                 something else is kept there
+├── ShardsDiffer            it has another number of logs
+├── Conflict
+│   └── CrossShard          a parent is in another log
 └── OpenedElsewhere         opened before a fork
 """
 
 from __future__ import annotations
 
-from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.errors import Conflict, PenstockError, StoreUnavailable
 
 
 class OutcomeUnknown(StoreUnavailable):
@@ -141,6 +145,51 @@ class StoreNotConditional(PenstockError):
             f"{store} cannot hold a log: {found}; use a store that enforces conditional writes",
             store=store,
             found=found,
+        )
+
+
+class NotALog(PenstockError):
+    """Something else is kept there. Nothing was changed; give the log a folder or prefix of its own."""
+
+    code = "not_a_log"
+
+    def __init__(self, store: str, found: str) -> None:
+        super().__init__(
+            f"{store} holds {found!r}, which is no part of a log, and has no FORMAT; give the log a place of its own",
+            store=store,
+            found=found,
+        )
+
+
+class ShardsDiffer(PenstockError):
+    """The number of logs is given once, when a place is first opened. Open it with that, or without a number."""
+
+    code = "shards_differ"
+
+    def __init__(self, store: str, there: int, asked: int) -> None:
+        super().__init__(
+            f"{store} was made with shards={there} and is opened with shards={asked}: jobs would be looked for where"
+            f" they are not; leave ?shards= out, or move the jobs to a new place that is made with {asked}",
+            store=store,
+            there=there,
+            asked=asked,
+        )
+
+
+class CrossShard(Conflict):
+    """A job and its parent are in queues of different logs, and nobody can change two at once. Let them share one."""
+
+    code = "cross_shard"
+
+    def __init__(self, job_id: str, queue: str, parent_id: str, parent_queue: str) -> None:
+        part, _, _ = parent_queue.partition("/")
+        super().__init__(
+            f"job {job_id} of queue {queue} names the parent {parent_id} of queue {parent_queue}, which is in another"
+            f" log; queues share one if their names are alike up to the first /, so call it {part}/{queue}, say",
+            job_id=job_id,
+            queue=queue,
+            parent_id=parent_id,
+            parent_queue=parent_queue,
         )
 
 

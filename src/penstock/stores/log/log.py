@@ -23,8 +23,9 @@ from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.wakeups import Bell, WakeupsStatus
 from penstock.stores.log.backings import Tape
 from penstock.stores.log.entry import LogEntry, Written, entry, read
-from penstock.stores.log.errors import LogGap, LogStopped, OutcomeUnknown, Truncated
+from penstock.stores.log.errors import LogCorrupt, LogGap, LogStopped, LogTooNew, OutcomeUnknown, Truncated
 from penstock.stores.log.state import State
+from penstock.stores.wakeups.bells import Switchboard
 from penstock.stores.wakeups.loop import Loop
 from penstock.stores.wakeups.memory import MemoryWakeups
 from penstock.stores.wakeups.polling import Backoff
@@ -60,9 +61,15 @@ class Log:
     """What is in the log, and the way to add to it."""
 
     def __init__(
-        self, name: str, open: Callable[[], Awaitable[Source]], random: Random | None = None
+        self,
+        name: str,
+        open: Callable[[], Awaitable[Source]],
+        random: Random | None = None,
+        *,
+        mark: bytes = b"",
+        switchboard: Switchboard | None = None,
     ) -> None:
-        self.wakeups = LogWakeups(self, random or Random())
+        self.wakeups = LogWakeups(self, random or Random(), switchboard)
         self.followed_at = float("-inf")
         """When we last knew the end of the log, on the clock of this machine that nobody sets."""
         self._name = name
@@ -70,11 +77,14 @@ class Log:
         self._source: Source | None = None
         self._state: State | None = None
         self._opening: asyncio.Lock | None = None
-        self._writer = secrets.token_bytes(16)
+        self._writer = mark + secrets.token_bytes(16 - len(mark))
+        """Lease tokens begin with it, and so with the mark of their log."""
         self._batch = 0
         self._answers: dict[int, list[Any] | None] = {}
         """By batch: the answers to what we have under way; None until it is applied."""
         self._stopped: tuple[int, str] | None = None
+        self._is_lost = True
+        """Whether there may be something in the log that we cannot read: then nothing is written behind it."""
         self._told_at = float("-inf")
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
         self.commit: Callable[[Written], Awaitable[Any]] = self._commits
@@ -130,6 +140,8 @@ class Log:
 
     async def _append(self, calls: Sequence[Written]) -> Sequence[Any]:
         source = await self._opened()
+        while self._is_lost:
+            self._is_lost = await self._read_some(source)
         ts = await self._asked(source.now())
         self._compare(ts)
         self._batch += 1
@@ -144,6 +156,9 @@ class Log:
                 if not await self._read_some(source):
                     raise LogGap(self._name, self.state.number + 1, number)
             self.followed_at = time.monotonic()
+        except (LogCorrupt, LogTooNew) as error:
+            self._is_lost = True
+            raise OutcomeUnknown(self._name, "a call", error.message) from error
         finally:
             answers = self._answers.pop(batch, None)
         if answers is None:
@@ -166,8 +181,10 @@ class Log:
     async def _look(self, asked: list[None]) -> Sequence[None]:
         source = await self._opened()
         begun = time.monotonic()
+        self._is_lost = True
         while await self._read_some(source):
             pass
+        self._is_lost = False
         self.followed_at = max(self.followed_at, begun)
         return asked
 
@@ -256,8 +273,8 @@ class LogWakeups(MemoryWakeups):
     It is looked at soon after something was rung, and ever more seldom while nothing is.
     """
 
-    def __init__(self, log: Log, random: Random) -> None:
-        super().__init__()
+    def __init__(self, log: Log, random: Random, switchboard: Switchboard | None = None) -> None:
+        super().__init__(switchboard)
         self._log = log
         self._random = random
         self._listeners = 0

@@ -14,9 +14,10 @@ from itertools import count
 from typing import Any
 
 from penstock.core import promises
-from penstock.core.commands import PutSchedule
+from penstock.core.codec import NULL
+from penstock.core.commands import Duplicate, Enqueued, Fire, PutSchedule
 from penstock.core.errors import PenstockError
-from penstock.core.job import LeaseToken
+from penstock.core.job import LeaseToken, NewJob
 from penstock.core.machine import Machine
 from penstock.core.registry import ALL_TENANTS, Entry, Insight
 from penstock.core.schedule import Schedule
@@ -31,6 +32,9 @@ from penstock.stores.wakeups.memory import MemoryWakeups
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_WRITERS = 10_000
 """Writers whose last batch is remembered: an entry that comes a second time is not applied again."""
+
+DELIVERED = "!delivered"
+"""No kind of anybody's: by the name of a schedule in another log, the latest of its fire times that had its job here."""
 
 
 class Moment:
@@ -151,6 +155,24 @@ class State(MemoryStore):
             self._stirred.setdefault(EVERYONE, set()).add(OFFICES)  # those who seek it are in other processes
         return held
 
+    async def pass_on(self, tenant: str, fires: Sequence[Fire]) -> list[bool | PenstockError]:
+        return self._each(tenant, lambda machine: machine.pass_on, fires)
+
+    async def deliver(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
+        return self._each(tenant, lambda machine: partial(self._deliver, machine), jobs)
+
+    def _deliver(self, machine: Machine, asked: NewJob, now: datetime) -> Enqueued:
+        """Make the job of a fire time, unless that time or a later one had its job: also if it has left since."""
+        assert asked.run_at is not None
+        place, tenant = (DELIVERED, asked.schedule or ""), machine.tenant
+        last = self._entries.get(place, {}).get(tenant)
+        if last is not None and asked.run_at <= last.changed_at:
+            return Enqueued(asked.id, Duplicate.ID)
+        answer = machine.enqueue(asked, now)
+        entry = Entry(DELIVERED, tenant, asked.schedule or "", 1, NULL, asked.run_at)
+        self._entries.setdefault(place, {})[tenant] = entry
+        return answer
+
     def tick(self, tenant: str) -> None:
         """Let time do what it has to."""
         self._ring(tenant, self.machine(tenant, self.time))
@@ -228,7 +250,7 @@ _CALLS: dict[str, Callable[[State, Op], Any]] = {
         verb: _with_tenant(verb)
         for verb in (
             "lease", "cancel", "redrive", "configure", "put_schedules", "drop_schedules", "fire", "put_entries",
-            "spend", "next_at",
+            "spend", "next_at", "pass_on", "deliver",
         )
     },
     # These are most of what there is.

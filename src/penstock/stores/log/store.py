@@ -64,26 +64,27 @@ class LogStore:
         name: str = "the log",
         cadence: float = 1.0,
         compactor: Tended | None = None,
+        **options: Any,
     ) -> None:
         self.cadence = cadence
         """How many times more seldom than elsewhere an idle program should ask: here each request may cost money."""
-        self._log = Log(name, open)
+        self._log = Log(name, open, **options)
         self._compactor = compactor
 
     @classmethod
-    def at(cls, backing: Backing, **options: Any) -> LogStore:
-        """The store that is kept in a backing; nothing is opened before the first call."""
+    def at(cls, backing: Backing, shard: str = SHARD, **options: Any) -> LogStore:
+        """The store that is kept in a backing, which is not its to close; nothing is opened before the first call."""
 
         async def load(wakeups: MemoryWakeups) -> State:
             parts = Parts()
-            await Snapshots(backing.objects, SHARD).load(parts)
+            await Snapshots(backing.objects, shard).load(parts)
             return State(parts, wakeups)
 
         async def open() -> Source:
             await backing.ready()
-            return Source(backing.tape(SHARD), backing.objects.now, load, backing.close)
+            return Source(backing.tape(shard), backing.objects.now, load, _leave_open)
 
-        return cls(open, name=backing.name, **options)
+        return cls(open, name=f"{backing.name} {shard}", **options)
 
     @classmethod
     def on(cls, tape: Tape, clock: Clock | None = None, **options: Any) -> LogStore:
@@ -100,6 +101,11 @@ class LogStore:
             return Source(tape, now, load, tape.close)
 
         return cls(open, **options)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything was asked of it yet."""
+        return self._log.is_open
 
     @property
     def wakeups(self) -> LogWakeups:
@@ -162,6 +168,14 @@ class LogStore:
 
     async def fire(self, tenant: str, fires: Sequence[Fire]) -> list[Fired | PenstockError]:
         return await self._each("fire", tenant, fires)
+
+    async def deliver(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
+        """Make the jobs of fire times of a schedule in another log, each once for ever, however often they are sent."""
+        return await self._each("deliver", tenant, jobs)
+
+    async def pass_on(self, tenant: str, fires: Sequence[Fire]) -> list[bool | PenstockError]:
+        """Move schedules on whose jobs were made in another log; False for one that no longer stands where it was seen."""
+        return await self._each("pass_on", tenant, fires)
 
     async def put_entries(
         self, tenant: str, commands: Sequence[PutEntry]
@@ -301,6 +315,10 @@ class LogStore:
 
     async def _tick(self, tenant: str) -> None:
         await self._log.commit(write("tick", tenant, ()))
+
+
+async def _leave_open() -> None:
+    """Other logs are in the same backing."""
 
 
 def _planned(schedule: Schedule, now: datetime) -> Schedule:

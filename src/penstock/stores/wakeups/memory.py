@@ -12,8 +12,8 @@ from penstock.stores.wakeups.bells import Switchboard, Topic
 class MemoryWakeups:
     """Rings the bells of this process and no others. There is no message, so there is nothing to gather."""
 
-    def __init__(self) -> None:
-        self._switchboard = Switchboard()
+    def __init__(self, switchboard: Switchboard | None = None) -> None:
+        self._switchboard = switchboard or Switchboard()
 
     def wake(self, tenant: str, queues: Iterable[str]) -> None:
         for queue in queues:

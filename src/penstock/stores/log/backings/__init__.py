@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -103,6 +104,11 @@ class Backing(Protocol):
 
     @property
     def objects(self) -> Objects: ...
+
+    @property
+    def requests(self) -> Counter[str]:
+        """How often it was asked since it was opened, by kind: put, get, list, delete."""
+        ...
 
     def tape(self, name: str) -> Tape:
         """The log of this name; the same one each time."""

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from penstock.stores.log.backings import Backing, Found, Objects, Tape, checked_key, checked_tape
+from penstock.stores.log.backings.counting import CountedTape, new_count
 from penstock.stores.log.backings.filetape import FileTape
 from penstock.stores.log.backings.folders import make_folder, refusal, sync_folder
 from penstock.stores.log.backings.threads import Answer, Threads
@@ -120,7 +122,12 @@ class FileBacking(Backing):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._objects = FolderObjects(folder)
-        self._tapes: dict[str, FileTape] = {}
+        self._tapes: dict[str, Tape] = {}
+        self._requests = new_count()
+
+    @property
+    def requests(self) -> Counter[str]:
+        return self._requests
 
     @property
     def name(self) -> str:
@@ -132,7 +139,8 @@ class FileBacking(Backing):
 
     def tape(self, name: str) -> Tape:
         if name not in self._tapes:
-            self._tapes[name] = FileTape(self._folder / checked_tape(name) / "log")
+            tape = FileTape(self._folder / checked_tape(name) / "log")
+            self._tapes[name] = CountedTape(tape, self._requests)
         return self._tapes[name]
 
     async def ready(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from penstock.stores.log.backings import Backing, Found, Objects, Tape, checked_key, checked_tape
+from penstock.stores.log.backings.counting import CountedTape, new_count
 from penstock.stores.log.errors import Truncated
 
 _shared: dict[str, MemoryBacking] = {}
@@ -105,10 +107,15 @@ class MemoryObjects(Objects):
 class MemoryBacking(Backing):
     """Tapes and objects that end with the process."""
 
-    def __init__(self, name: str = "memory") -> None:
+    def __init__(self, name: str = "memory", clock: Callable[[], datetime] = _machine_clock) -> None:
         self._name = name
-        self._objects = MemoryObjects()
-        self._tapes: dict[str, MemoryTape] = {}
+        self._objects = MemoryObjects(clock)
+        self._tapes: dict[str, Tape] = {}
+        self._requests = new_count()
+
+    @property
+    def requests(self) -> Counter[str]:
+        return self._requests
 
     @property
     def name(self) -> str:
@@ -120,7 +127,8 @@ class MemoryBacking(Backing):
 
     def tape(self, name: str) -> Tape:
         if name not in self._tapes:
-            self._tapes[name] = MemoryTape(f"{self._name} {checked_tape(name)}")
+            tape = MemoryTape(f"{self._name} {checked_tape(name)}")
+            self._tapes[name] = CountedTape(tape, self._requests)
         return self._tapes[name]
 
     async def ready(self) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -30,6 +31,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.stores.log.backings import Backing, Found, Objects, Tape, checked_key, checked_tape
+from penstock.stores.log.backings.counting import new_count
 from penstock.stores.log.backings.numbered import ObjectTape
 from penstock.stores.log.backings.probe import probe
 from penstock.stores.log.backings.resolving import Put, create
@@ -53,6 +55,7 @@ _REFUSED = re.compile("ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoe
 _SECRET = re.compile("^(AWS|AZURE|GOOGLE)_.*(SECRET|KEY|TOKEN|SAS)", re.IGNORECASE)
 """Variables whose values an error must not repeat."""
 _DELETED_AT_ONCE = 1000
+LISTED_AT_ONCE = 1000
 _ABSENT = (NotFoundError, FileNotFoundError)
 """obstore declares the one and raises the other."""
 
@@ -75,18 +78,24 @@ class BucketObjects(Objects):
         self._threads = Threads(name, THREADS)
         self._choices = Random()
         self._clock: _Clock | None = None
+        self.requests = new_count()
+        """What was sent. Reads that the library repeats by itself count once."""
 
     async def create(self, key: str, data: bytes) -> bool:
         checked_key(key)
-        return await self._resolved(
-            lambda: self._threads.run(self._put, key, data), lambda: self.get(key), key, data
-        )
+
+        async def put() -> Put:
+            self.requests["put"] += 1
+            return await self._threads.run(self._put, key, data)
+
+        return await self._resolved(put, lambda: self.get(key), key, data)
 
     async def get(self, key: str) -> bytes | None:
         found = await self.read(key)
         return None if found is None else found[0]
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.requests["get"] += 1
         found = await self._run(
             lambda: bytes(obstore.get_range(self._reading, checked_key(key), start=start, length=length))
         )
@@ -95,10 +104,12 @@ class BucketObjects(Objects):
         return found
 
     async def head(self, key: str) -> Found | None:
+        self.requests["get"] += 1
         meta = await self._run(lambda: obstore.head(self._reading, checked_key(key)))
         return None if meta is None else Found(key, meta["size"], meta["last_modified"])
 
     async def read(self, key: str) -> tuple[bytes, str] | None:
+        self.requests["get"] += 1
         return await self._run(self._read, checked_key(key))
 
     async def replace(self, key: str, data: bytes, version: str | None) -> str | None:
@@ -106,6 +117,7 @@ class BucketObjects(Objects):
         written: list[str] = []
 
         async def swap() -> Put:
+            self.requests["put"] += 1
             answer = await self._threads.run(self._conditional, key, data, _mode(version))
             if isinstance(answer, Put):
                 return answer
@@ -126,11 +138,14 @@ class BucketObjects(Objects):
         return written[-1] if won else None
 
     async def list(self, prefix: str, *, after: str = "", most: int | None = None) -> list[Found]:
-        return await self._run(_listed, self._reading, prefix.strip("/"), after, most) or []
+        found = await self._run(_listed, self._reading, prefix.strip("/"), after, most) or []
+        self.requests["list"] += 1 + len(found) // LISTED_AT_ONCE
+        return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [checked_key(key) for key in keys]
         for start in range(0, len(paths), _DELETED_AT_ONCE):
+            self.requests["delete"] += 1
             await self._run(self._delete, paths[start : start + _DELETED_AT_ONCE])
 
     async def now(self) -> datetime:
@@ -162,6 +177,7 @@ class BucketObjects(Objects):
         """The store dates what is written to it: that is its clock, to the second."""
         key = f"clock/{secrets.token_hex(8)}"
         sent_at = datetime.now(UTC)
+        self.requests["put"] += 1
         await self._run(lambda: obstore.put(self._reading, key, b"", use_multipart=False))
         answered_at = datetime.now(UTC)
         found = await self.head(key)
@@ -275,6 +291,10 @@ class BucketBacking(Backing):
     def objects(self) -> Objects:
         return self._objects
 
+    @property
+    def requests(self) -> Counter[str]:
+        return self._objects.requests
+
     def tape(self, name: str) -> Tape:
         if name not in self._tapes:
             self._tapes[name] = ObjectTape(
@@ -358,7 +378,7 @@ def _host(parts: SplitResult) -> str:
 
 def _listed(store: ObjectStore, prefix: str, after: str, most: int | None) -> list[Found]:
     found: list[Found] = []
-    for page in obstore.list(store, prefix or None, offset=after or None, chunk_size=1000):
+    for page in obstore.list(store, prefix or None, offset=after or None, chunk_size=LISTED_AT_ONCE):
         found += [Found(meta["path"], meta["size"], meta["last_modified"]) for meta in page]
         if most is not None and len(found) >= most:
             break

@@ -1,0 +1,99 @@
+"""How a place for logs is laid out: how many there are, and which of them a queue is in."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.job import LeaseToken
+from penstock.stores.log.backings import Backing, Objects
+from penstock.stores.log.errors import LogCorrupt, LogTooNew, NotALog, ShardsDiffer
+
+FORMAT_KEY = "FORMAT"
+FORMAT = 1
+MOST_SHARDS = 64
+OURS = (FORMAT_KEY, "PROBED", "probe", "clock")
+"""What may stand beside the logs before there is a FORMAT."""
+_LOG = re.compile("s[0-9]{2}")
+MARK_BYTES = 2
+"""Of the number of its log a lease token begins with."""
+
+
+class Format(Struct, frozen=True):
+    """What a place for logs is, written once: whoever opens it later goes by it."""
+
+    fmt: int
+    id: str
+    shards: int
+
+
+def shard_name(number: int) -> str:
+    return f"s{number:02d}"
+
+
+def shard_of(tenant: str, queue: str, shards: int) -> int:
+    """The log of a queue: for ever the same, in every process."""
+    partition, _, _ = queue.partition("/")
+    digest = blake2b(f"{tenant}\n{partition}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % shards
+
+
+def shard_of_token(token: LeaseToken, shards: int) -> int:
+    """The log that gave a token; the first for one that none can have given."""
+    try:
+        number = int(token[: 2 * MARK_BYTES], 16)
+    except ValueError:
+        return 0
+    return number if number < shards else 0
+
+
+async def laid_out(backing: Backing, shards: int | None = None) -> Format:
+    """What a place is, which one that is new becomes. Another number of logs than it has is refused."""
+    there = await backing.objects.get(FORMAT_KEY) or await _made(backing, shards)
+    found = _read_format(backing.name, there)
+    if shards is not None and shards != found.shards:
+        raise ShardsDiffer(backing.name, found.shards, shards)
+    return found
+
+
+async def _made(backing: Backing, shards: int | None) -> bytes:
+    """The FORMAT of a new place: ours, or that of who was first."""
+    objects = backing.objects
+    names = [name for name in await _top(objects) if name not in OURS]
+    if names and not await objects.get(FORMAT_KEY):  # else somebody made it while we looked
+        if not _LOG.fullmatch(names[0]):
+            raise NotALog(backing.name, names[0])
+        raise LogCorrupt(backing.name, FORMAT_KEY, f"it is missing or empty, and there is a log {names[0]}")
+    await backing.ready()
+    new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
+    won = await objects.create(FORMAT_KEY, new)
+    return new if won else await objects.get(FORMAT_KEY) or b""
+
+
+def _read_format(name: str, data: bytes) -> Format:
+    class Head(Struct):
+        fmt: int
+
+    try:
+        if (fmt := msgspec.json.decode(data, type=Head).fmt) > FORMAT:
+            raise LogTooNew(f"{name}/{FORMAT_KEY}", fmt, FORMAT)
+        found = msgspec.json.decode(data, type=Format)
+    except msgspec.DecodeError as error:
+        raise LogCorrupt(name, FORMAT_KEY, str(error)) from None
+    if not 1 <= found.shards <= MOST_SHARDS:
+        raise LogCorrupt(name, FORMAT_KEY, f"it says {found.shards} logs")
+    return found
+
+
+async def _top(objects: Objects) -> list[str]:
+    """The first few names in a place."""
+    names: list[str] = []
+    after = ""
+    while len(names) <= len(OURS) + 1 and (found := await objects.list("", after=after, most=1)):
+        names.append(found[0].key.partition("/")[0])
+        after = f"{names[-1]}/\U0010ffff" if "/" in found[0].key else names[-1]
+    return names
