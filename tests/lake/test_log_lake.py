@@ -20,7 +20,7 @@ from penstock.core.promises import LAKE, Promise
 from penstock.core.registry import ALL_TENANTS, PutEntry
 from penstock.lake.manifest import Lake, LakeOfAnother
 from penstock.lake.tables import EVENTS
-from penstock.stores.log import compacting, history
+from penstock.stores.log import history
 from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.files import FolderObjects
 from penstock.stores.log.compacting import Rhythm, compact_once
@@ -33,8 +33,8 @@ from support.postgres import emptied, server_url
 
 pytest.importorskip("pyarrow")
 
-from penstock.lake.source.asking import Ask  # noqa: E402
-from penstock.lake.source.logs import LogReader  # noqa: E402
+from penstock.lake.source.asking import Ask
+from penstock.lake.source.logs import LogReader
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ALWAYS = datetime(2026, 1, 9, 12, tzinfo=UTC)
@@ -139,10 +139,7 @@ def compact(story: Story, **rhythm: Any) -> Manifest:
 
 def told(reader: LogReader, ask: Ask = ALL) -> list[dict[str, Any]]:
     return [
-        row
-        for part in reader.slices(ask, 4)
-        for batch in reader.read(ask, part)
-        for row in batch.to_pylist()
+        row for part in reader.slices(ask, 4) for batch in reader.read(ask, part) for row in batch.to_pylist()
     ]
 
 
@@ -174,11 +171,223 @@ def test_facts_are_those_of_postgres_before_and_after_compaction(story: Story) -
     assert told(LogReader(story.url)) == before
     story.happen(2)  # in the tail
     after = told(LogReader(story.url))
-    assert len({(row["tenant"], row["kind"], row["xid"], row["seq"], row["job_id"]) for row in after}) == len(after)
+    assert len({(row["tenant"], row["kind"], row["xid"], row["seq"], row["job_id"]) for row in after}) == len(
+        after
+    )
     other = PostgresReader(in_postgres(2).url)
     for table in ("events", "attempts"):
-        ask = Ask(table, ALL.columns) if table == "events" else Ask(table, ("job_id", "attempt", "ready_at", "run_at", "outcome", "result", "day"))
+        ask = (
+            Ask(table, ALL.columns)
+            if table == "events"
+            else Ask(table, ("job_id", "attempt", "ready_at", "run_at", "outcome", "result", "day"))
+        )
         theirs = [
-            row for part in other.slices(ask, 4) for batch in other.read(ask, part) for row in batch.to_pylist()
+            row
+            for part in other.slices(ask, 4)
+            for batch in other.read(ask, part)
+            for row in batch.to_pylist()
         ]
         assert placeless(told(LogReader(story.url), ask)) == placeless(theirs)
+
+
+def test_a_stream_has_each_fact_once_while_the_compactor_works(story: Story) -> None:
+    story.happen(1)
+    reader = LogReader(story.url)
+    place, had, rounds = reader.first(), [], 0
+    while True:
+        end = LogReader(story.url).latest(place, ALL, 4, None)
+        if end["xid"] == place["xid"]:
+            break
+        parts = LogReader(story.url).between(place, end, ALL, 3)
+        if rounds == 2:
+            compact(story)  # between plan and look
+        if rounds == 3:
+            story.happen(2)
+        had += [
+            row
+            for part in parts
+            for batch in LogReader(story.url).read(ALL, part)
+            for row in batch.to_pylist()
+        ]
+        place, rounds = end, rounds + 1
+    assert rounds > 5
+    assert had == told(LogReader(story.url))
+    assert LogReader(story.url).between(place, place, ALL, 3) == []
+
+
+def test_filters_and_days_are_kept_to(story: Story) -> None:
+    from penstock.lake.source.filters import Condition
+
+    for day in (1, 2):
+        story.happen(day)
+    compact(story)
+    everything = told(LogReader(story.url))
+    second = NOON.date() + timedelta(days=1)
+    chosen = replace(
+        ALL,
+        first_day=second,
+        last_day=second,
+        tenant="default",
+        conditions=(Condition("kind", "=", ("job",)),),
+    )
+    wanted = [row for row in everything if row["day"] == str(second) and row["kind"] == "job"]
+    assert told(LogReader(story.url), chosen) == wanted != []
+    assert told(LogReader(story.url), replace(ALL, tenant="nobody")) == []
+
+
+def test_a_place_of_another_log_or_of_the_future_is_refused(story: Story, tmp_path: Path) -> None:
+    story.happen(1)
+    reader = LogReader(story.url)
+    start, end = reader.first(), reader.horizon()
+    ahead = {**end, "xid": end["xid"] + 1}
+    with pytest.raises(InvalidInput, match="restored from a copy"):
+        reader.latest(ahead, ALL, None, None)
+    with pytest.raises(InvalidInput, match="this very log"):
+        reader.latest({**start, "feed": "other"}, ALL, None, None)
+    with pytest.raises(InvalidInput, match="offsets of this source"):
+        reader.latest({"xid": 1}, ALL, None, None)
+
+
+# ── The promise ───────────────────────────────────────────────────────────────────────────────────
+
+
+def promise(story: Story, **said: Any) -> None:
+    """Say what a lake would, with what it has read."""
+
+    async def put(queue: Queue) -> None:
+        there = await queue.store.entries(ALL_TENANTS, LAKE, ["lake"])
+        made = Promise(place="/lake", run=1, since=NOON, **said)
+        command = PutEntry(LAKE, "lake", promises.encode(made), there[0].version if there else 0)
+        [answer] = await queue.store.put_entries(ALL_TENANTS, [command])
+        assert not isinstance(answer, Exception)
+
+    story.ask(put)
+
+
+def test_history_stays_until_the_lake_has_it_and_found_it_right(story: Story) -> None:
+    story.happen(1)
+    promise(story)
+    assert compact(story).exported == 0
+    has = LogReader(story.url).horizon()
+    start = {**has, "xid": 0}
+    story.clock.advance(days=30)
+    kept = compact(story)
+    assert kept.history
+    assert kept.floor == 0
+    promise(story, offset=has)  # read, and not compared yet
+    assert (after := compact(story)).history
+    assert after.exported == has["xid"] - 1
+    promise(story, offset={**has, "feed": "other"}, exported_until=story.clock.now())
+    assert compact(story).history  # of another log
+    promise(story, offset={**has, "xid": 3}, exported_until=story.clock.now())
+    assert compact(story).history  # not all of it read
+    promise(story, offset=has, exported_until=story.clock.now())
+    gone = compact(story)
+    assert gone.history == []
+    assert 0 < gone.floor < has["xid"]
+    with pytest.raises(InvalidInput, match="has left the log unread"):
+        LogReader(story.url).latest({**start, "floor": 0}, ALL, None, None)
+    LogReader(story.url).latest(has, ALL, None, None)
+
+
+def test_history_goes_after_a_week_where_no_lake_follows(story: Story) -> None:
+    story.happen(1)
+    assert compact(story).history
+    story.clock.advance(days=6)
+    assert compact(story).history
+    story.clock.advance(days=2)
+    assert compact(story).history == []
+
+
+def test_entries_may_go_once_what_they_brought_about_is_kept(story: Story) -> None:
+    story.happen(1)
+    promise(story)
+    before = told(LogReader(story.url))
+    compact(story)
+    story.clock.advance(days=2)
+    assert compact(story).watermark > 0
+    assert told(LogReader(story.url)) == before
+
+
+def test_without_pyarrow_no_snapshot_outruns_the_lake(
+    story: Story, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    story.happen(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "is_possible", lambda: False)
+        first = compact(story)
+        assert (first.history, first.floor) == ([], first.number)
+        assert "pyarrow" in caplog.text
+        promise(story)
+        story.happen(2)
+        assert compact(story).number == first.number
+    after = told(LogReader(story.url))
+    assert {row["day"] for row in after} == {"2026-01-02"}  # the first day had left before there was a lake
+    assert compact(story).number > first.number
+    assert told(LogReader(story.url)) == after
+
+
+# ── The pipeline ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.spark
+def test_the_lake_of_a_log_is_that_of_postgres(
+    spark: Any, story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.lake import pipeline
+    from penstock.lake.pipeline import run_once
+    from penstock.lake.recipes import recipes
+
+    some = tuple(one for one in recipes() if one.table in ("attempts", "jobs", "hourly"))
+    monkeypatch.setattr(pipeline, "recipes", lambda: some)
+    ours, theirs = Lake(tmp_path / "ours"), Lake(tmp_path / "theirs")
+
+    def run(lake: Lake = ours, url: str = story.url) -> Any:
+        return run_once(spark, url, lake, as_of=ALWAYS)
+
+    story.happen(1)
+    assert run().events > 15  # all of it from the tail
+    story.happen(2)
+    compact(story)
+    story.happen(3)
+    report = run()  # from a file that the lake has half of, and from the tail
+    assert report.checked == ["2026-01-02", "2026-01-03"]
+    assert report.mismatches == []
+    assert report.published
+    assert run().events == 0
+    other = in_postgres(3)
+    assert run(theirs, other.url).mismatches == []
+    assert rows(ours) == rows(theirs)
+    assert (compact(story).exported or 0) > 0  # as the run has promised
+    with pytest.raises(LakeOfAnother):
+        run(theirs)
+    # A day of which the lake lacks something is found out.
+    from penstock.lake.reconcile import mismatches
+
+    events = spark.read.parquet(
+        *[
+            ours.storage.path(file)
+            for folder in ours.manifest().folders("events", ["2026-01-02"])
+            for file in ours.storage.files(folder)
+        ]
+    )
+    lacking = events.where("NOT (kind = 'job' AND priority = -1)")
+    [found] = mismatches(lacking, story.url, int(ours.manifest().offset["xid"]), ["2026-01-02"])
+    assert (found.kind, found.in_store - found.in_lake) == ("job", 1)
+
+
+def rows(lake: Lake) -> dict[str, list[str]]:
+    """Silver and gold, as DuckDB reads them from the files."""
+    import duckdb
+
+    manifest = lake.manifest()
+    found = {}
+    for table in sorted({*manifest.tables} - {"events"}):
+        files = [
+            lake.storage.path(file)
+            for folder in manifest.folders(table)
+            for file in lake.storage.files(folder)
+        ]
+        read = duckdb.read_parquet(files, hive_partitioning=False).fetchall() if files else []
+        found[table] = sorted(map(repr, read))
+    return found

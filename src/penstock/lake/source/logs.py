@@ -197,7 +197,7 @@ class LogReader:
         manifest = self._current()
         tail: list[Fact] = []
         feed = _Feed(manifest.id, manifest.floor + 1, manifest.number + 1)
-        if slice.high > feed.horizon:
+        if slice.high > feed.horizon or not manifest.id:
             view = self._look()
             manifest, tail, feed = view.manifest, view.tail, view.feed
         if slice.since is not None:
@@ -287,13 +287,13 @@ def _cut(manifest: Manifest, low: int, high: int, most: int, since: Offset | Non
     ends = [one.last + 1 for one in _kept(manifest) if low < one.last + 1 <= manifest.number]
     step = -(-(len(ends) + 1) // max(1, most - 1))
     cuts = [*ends[step - 1 :: step], manifest.number + 1] if most > 1 else []
-    edges = [low, *sorted({cut for cut in cuts if low < cut < high}), high]
+    edges = [low, *sorted({cut for cut in cuts if max(low, 1) < cut < high}), high]
     return [Reach(one, other, since) for one, other in pairwise(edges)]
 
 
 def _bounded(view: _View, low: int, end: int, most: int) -> int:
     """The entry before which there are about so many rows from `low` on; neither a file nor an entry is cut in two."""
-    tail = Counter(fact.xid for fact in view.tail)
+    tail = Counter(fact.xid for fact in view.tail if fact.xid >= low)
     seen = 0
     for first, count in [
         *((at.first, at.count) for at in _kept(view.manifest) if at.last >= low),
