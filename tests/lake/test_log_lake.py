@@ -391,3 +391,52 @@ def rows(lake: Lake) -> dict[str, list[str]]:
         read = duckdb.read_parquet(files, hive_partitioning=False).fetchall() if files else []
         found[table] = sorted(map(repr, read))
     return found
+
+
+# ── Gathering ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_leaves_in_the_entry_in_which_it_ended_is_told_of_in_full() -> None:
+    facts = history.Facts()
+    machine = facts.machine("acme")
+    new_id = counting_ids(NOON)
+    facts.begin(1)
+    machine.enqueue(NewJob(new_id(), "mail", expires_at=NOON), NOON)  # it had expired before it came in
+    assert machine.prune(NOON + timedelta(days=4000), 10) == 1
+    machine.enqueue(NewJob(new_id(), "mail"), NOON)
+    facts.end()
+    facts.begin(2)
+    machine.enqueue(NewJob(new_id(), "mail"), NOON)
+    facts.end()
+    assert [(row.xid, row.seq, row.kind, row.type) for row in facts.rows] == [
+        (1, 0, "job", "mail"),
+        (1, 1, "change", "mail"),
+        (1, 2, "job", "mail"),
+        (2, 0, "job", "mail"),
+    ]
+
+
+def test_an_entry_may_bring_about_more_than_a_ledger_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("penstock.core.ledger", "penstock.stores.log.history"):
+        monkeypatch.setattr(f"{module}.MOST_TOLD", 8)
+    facts = history.Facts()
+    machine = facts.machine("acme")
+    new_id = counting_ids(NOON)
+    facts.begin(1)
+    for _ in range(50):
+        machine.enqueue(NewJob(new_id(), "mail"), NOON)
+    facts.end()
+    assert [row.seq for row in facts.rows] == list(range(50))
+
+
+def test_small_files_become_one_and_large_ones_stay(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.happen(1)
+    first = compact(story).history
+    story.happen(2)
+    [one] = compact(story).history
+    assert one.first == first[0].first
+    assert one.count == len(told(LogReader(story.url))) > first[0].count
+    monkeypatch.setattr("penstock.stores.log.compacting.FACTS_PER_FILE", one.count)
+    story.happen(3)
+    assert compact(story).history[0] == one
+    assert len({row["day"] for row in told(LogReader(story.url))}) == 3
