@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 
 from penstock.core.errors import InvalidInput
 from penstock.core.job import Status
@@ -404,7 +403,9 @@ def _queues(machines: dict[str, Machine]) -> Any:
             {
                 "tenant": machine.tenant,
                 "queue": name,
-                "settings": _sparse(lane.settings),
+                "settings": None
+                if lane.settings == QueueSettings()
+                else msgspec.json.encode(lane.settings).decode(),
                 "paused": lane.settings.paused,
                 **{str(status): lane.counts.get(status, 0) for status in Status},
             }
@@ -412,15 +413,6 @@ def _queues(machines: dict[str, Machine]) -> Any:
             for name, lane in machine.ledger.lanes.items()
         ],
     )
-
-
-def _sparse(settings: QueueSettings) -> str:
-    """Settings as far as they were set."""
-    given = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    default = QueueSettings()
-    return msgspec.json.encode(
-        {name: value for name, value in given.items() if value != getattr(default, name)}
-    ).decode()
 
 
 def _schedules(machines: dict[str, Machine]) -> Any:
