@@ -20,11 +20,12 @@ from penstock.core.promises import LAKE, Promise
 from penstock.core.registry import ALL_TENANTS, PutEntry
 from penstock.lake.manifest import Lake, LakeOfAnother
 from penstock.lake.tables import EVENTS, SOURCE
-from penstock.stores.log import history
-from penstock.stores.log.backings import open_backing
+from penstock.stores.log import compacting, history
+from penstock.stores.log.backings import Backing, open_backing
 from penstock.stores.log.backings.files import FolderObjects
 from penstock.stores.log.compacting import Rhythm, compact_once
 from penstock.stores.log.snapshots import Manifest, Snapshots
+from penstock.stores.log.state import Parts
 from penstock.stores.log.store import SHARD
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
@@ -102,6 +103,7 @@ class Story:
         await put(expires_in=timedelta(seconds=1), delay=timedelta(seconds=60), unique_key="u")
         clock.advance(seconds=2)
         await door.find()
+        await put(queue="other")
         await door.configure("default", max_concurrency=7)
         await door.put_schedule("nightly", "0 3 * * *", {"type": "mail"})
         await put(run_at=clock.now() + timedelta(hours=1), headers='{"a": 1}')
@@ -322,6 +324,41 @@ def test_without_pyarrow_no_snapshot_outruns_the_lake(
     assert {row["day"] for row in after} == {"2026-01-02"}  # the first day had left before there was a lake
     assert compact(story).number > first.number
     assert told(LogReader(story.url)) == after
+
+
+def test_what_was_held_back_for_the_lake_is_in_the_snapshot_after_it(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "is_possible", lambda: False)
+    story.happen(1)
+
+    async def compacted() -> None:
+        backing = open_backing(story.url)
+        one = compacting.compactor(backing.tape(SHARD), backing.objects, SHARD)
+        await one.compact()
+        await asyncio.to_thread(promise, story)
+        await asyncio.to_thread(story.happen, 2)
+        assert not (await one.compact()).wrote
+        await asyncio.to_thread(promise, story, lifted=True)
+        assert (await one.compact()).wrote
+        await backing.close()
+
+    def there() -> Any:
+        return story.ask(lambda queue: queue.find())
+
+    asyncio.run(compacted())
+    jobs = there().jobs
+    backing = open_backing(story.url)
+    parts = Parts()
+    asyncio.run(loaded(backing, parts))
+    assert {job.id: job for job in parts.machines["default"].ledger.jobs.values()} == {
+        job.id: job for job in jobs
+    }
+
+
+async def loaded(backing: Backing, parts: Parts) -> None:
+    await Snapshots(backing.objects, SHARD).load(parts)
+    await backing.close()
 
 
 # ── The pipeline ──────────────────────────────────────────────────────────────────────────────────

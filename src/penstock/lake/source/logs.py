@@ -403,7 +403,7 @@ def _queues(machines: dict[str, Machine]) -> Any:
             {
                 "tenant": machine.tenant,
                 "queue": name,
-                "settings": None
+                "settings": "{}"
                 if lane.settings == QueueSettings()
                 else msgspec.json.encode(lane.settings).decode(),
                 "paused": lane.settings.paused,

@@ -169,8 +169,8 @@ class Compactor:
         self._manifest, self._version = manifest, version
         if wrote:
             self._written = []
-        for touched in touched_in(parts.machines.values()).values():
-            touched.clear()
+            for touched in touched_in(parts.machines.values()).values():
+                touched.clear()
         await self._tape.truncate(manifest.watermark)
         deleted = await self._snapshots.delete_unnamed(now - KEPT_UNNAMED)
         return Compacted(manifest.number, wrote, manifest.watermark, deleted)
