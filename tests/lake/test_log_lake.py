@@ -332,22 +332,20 @@ def test_what_was_held_back_for_the_lake_is_in_the_snapshot_after_it(
     monkeypatch.setattr(history, "is_possible", lambda: False)
     story.happen(1)
 
-    async def compacted() -> None:
+    async def compacted() -> Any:
         backing = open_backing(story.url)
         one = compacting.compactor(backing.tape(SHARD), backing.objects, SHARD)
         await one.compact()
         await asyncio.to_thread(promise, story)
         await asyncio.to_thread(story.happen, 2)
+        before = await asyncio.to_thread(story.ask, lambda queue: queue.find())
         assert not (await one.compact()).wrote
         await asyncio.to_thread(promise, story, lifted=True)
         assert (await one.compact()).wrote
         await backing.close()
+        return before.jobs
 
-    def there() -> Any:
-        return story.ask(lambda queue: queue.find())
-
-    asyncio.run(compacted())
-    jobs = there().jobs
+    jobs = asyncio.run(compacted())
     backing = open_backing(story.url)
     parts = Parts()
     asyncio.run(loaded(backing, parts))
