@@ -226,7 +226,7 @@ async def test_workers_without_the_lake_leave_its_schedule_alone(app: Penstock, 
 def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="nightly, hourly"):
         job.run_itself(Penstock(), tmp_path, every="now and then")
-    with pytest.raises(UnknownStore, match="postgresql:// as a source of the lake"):
+    with pytest.raises(UnknownStore, match="az:// as a source of the lake"):
         job.run_itself(Penstock("https://there"), tmp_path)
     monkeypatch.setattr(command, "NEEDS", ("spark_that_is_not_there",))
     monkeypatch.syspath_prepend(TESTS)

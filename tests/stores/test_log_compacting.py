@@ -209,8 +209,12 @@ async def test_what_is_not_needed_is_deleted() -> None:
     assert found is not None
     manifest = found[0]
     assert manifest.snapshot is not None
-    there = {one.key.rsplit("/", 1)[-1] for one in await world.objects.list("s00/seg")}
-    assert there == manifest.snapshot.names() | manifest.retired.keys()
+    there = {
+        one.key.rsplit("/", 1)[-1]
+        for kind in ("seg", "hist")
+        for one in await world.objects.list(f"s00/{kind}")
+    }
+    assert there == manifest.names() | manifest.retired.keys()
     # A day of four rounds is kept, by the round.
     assert manifest.snapshot.number - manifest.watermark in (24, 30)
     assert len(await world.tape.read(manifest.watermark, 1000)) == len(world.written) - manifest.watermark

@@ -29,6 +29,7 @@ from penstock.lake.java import JavaMissing
 from penstock.lake.leading import LakeBusy, Leading
 from penstock.lake.manifest import Lake, LakeError
 from penstock.lake.reconcile import NotReconciled
+from penstock.lake.source.asking import KNOWN, SCHEMES
 from penstock.worker.context import GiveUp, JobContext, Snooze
 
 NAME = "penstock-lake"
@@ -60,8 +61,8 @@ def run_itself(app: Penstock, lake: str | Path, *, every: str = "nightly") -> No
     if every not in EVERY:
         raise InvalidInput("every", f"be one of {', '.join(EVERY)}", every)
     url = app.url or os.environ.get("PENSTOCK_URL")
-    if url is not None and urlsplit(url).scheme not in ("postgresql", "postgres"):
-        raise UnknownStore(url, "postgresql:// as a source of the lake")
+    if url is not None and urlsplit(url).scheme not in SCHEMES:
+        raise UnknownStore(url, f"{KNOWN} as a source of the lake")
     told = _Told(Lake(lake).place, app.url, str(app.data_dir.absolute()))
     os.environ[_TOLD] = msgspec.json.encode(told).decode()
     own = Penstock(name=NAME)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from penstock.core.errors import PenstockError, UnknownStore
+from penstock.core.errors import PenstockError
+from penstock.lake.source import open_reader
+from penstock.lake.source.logs import LogReader
 from penstock.lake.source.postgres import plain_url
 
 if TYPE_CHECKING:
@@ -72,13 +73,16 @@ class NotReconciled(PenstockError):
 
 def store_time(url: str) -> datetime:
     """A time of the store's up to which its feed is told, or soon will be."""
+    reader = open_reader(url)
+    if isinstance(reader, LogReader):
+        return reader.time()
     with _connected(url) as connection:
         moment: datetime = connection.execute(_TIME).fetchone()[0]
     return moment.astimezone(UTC)
 
 
 def mismatches(events: DataFrame, url: str, until: int, days: Sequence[str]) -> list[Mismatch]:
-    """Where bronze and store differ on these days, as far as transactions before `until` go.
+    """Where bronze and store differ on these days, as far as transactions (of a log: entries) before `until` go.
 
     The lake may have more than the store, from which history leaves; less it may not have, nor anything twice.
     """
@@ -102,6 +106,9 @@ def mismatches(events: DataFrame, url: str, until: int, days: Sequence[str]) -> 
 
 
 def _in_store(url: str, until: int, days: Sequence[str]) -> dict[tuple[str, str, int], int]:
+    reader = open_reader(url)
+    if isinstance(reader, LogReader):
+        return reader.counted(until, days)
     asked = {
         "until": until,
         "days": list(days),
@@ -133,8 +140,6 @@ def _midnight(day: str) -> datetime:
 
 
 def _connected(url: str) -> Any:
-    if urlsplit(url).scheme not in ("postgresql", "postgres"):
-        raise UnknownStore(url, "postgresql:// as a source of the lake")
     import psycopg
 
     return psycopg.connect(plain_url(url), autocommit=True, prepare_threshold=None)

@@ -13,7 +13,8 @@ from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.lake.source.filters import Condition
 from penstock.lake.tables import SOURCE
 
-KNOWN = "postgresql://"
+KNOWN = "postgresql://, file:, s3://, gs:// and az://"
+SCHEMES = ("postgresql", "postgres", "file", "s3", "gs", "az")
 
 Offset = dict[str, Any]
 """A place in a store's history, as Spark's checkpoint keeps it. Only the store it came from can read it."""
@@ -80,6 +81,10 @@ def open_reader(url: str) -> Reader:
             from penstock.lake.source.postgres import PostgresReader
 
             return PostgresReader(url)
+        case "file" | "s3" | "gs" | "az":
+            from penstock.lake.source.logs import LogReader
+
+            return LogReader(url)
         case _:
             raise UnknownStore(url, f"{KNOWN} as a source of the lake")
 

@@ -15,9 +15,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from penstock.core.errors import InvalidInput
+from penstock.lake.source.arrow import arrow_schema, days
 from penstock.lake.source.asking import Ask, Offset
 from penstock.lake.source.queries import Span, Statement, rows_between, statements
-from penstock.lake.tables import SOURCE
 from penstock.stores.postgres.loaded import IS_LOADED
 
 ROWS_A_SLICE = 50_000
@@ -188,21 +188,6 @@ def plain_url(url: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(rest)))
 
 
-def arrow_schema(ask: Ask) -> Any:
-    """The columns asked for as Spark wants to be given them."""
-    import pyarrow as pa
-
-    types = {
-        "string": pa.string(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "boolean": pa.bool_(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-    }
-    table = SOURCE[ask.table]
-    return pa.schema([(column, types[table[column]]) for column in ask.columns])
-
-
 def _completed(batch: Any, statement: Statement, schema: Any) -> Any:
     """The rows of a batch with all the columns asked for."""
     import pyarrow as pa
@@ -219,14 +204,6 @@ def _completed(batch: Any, statement: Statement, schema: Any) -> Any:
         return days(given[statement.moment])
 
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
-
-
-def days(moments: Any) -> Any:
-    """The day of each moment as text. There are few: each is written once."""
-    import pyarrow as pa
-
-    found = moments.cast(pa.date32()).dictionary_encode()
-    return found.dictionary.cast(pa.string()).take(found.indices)
 
 
 def _feed(connection: Any) -> _Feed:

@@ -3,10 +3,13 @@
 It runs in a process of its own, so that no worker waits for it, and may be killed at any moment. Each step leaves
 something whole behind, and what is deleted has been announced before:
 
-    1  write the segments that changed               nothing names them yet
+    1  write the segments that changed, and what     nothing names them yet
+       happened since the last snapshot (`history`)
     2  publish the manifest: snapshot and watermark  by compare-and-swap; whoever loses starts over
-    3  truncate the tape up to the watermark         older than `retention`, in the snapshot, read by the lake
+    3  truncate the tape up to the watermark         older than `retention`, in the snapshot and in the history
     4  delete segments unnamed for a day             whoever wrote them can no longer name them
+
+What happened is named for as long as a lake that follows has not got it and found it right; where none follows, for a week.
 
 There should be one for each log. If there are two, they cost twice as much and do no harm.
 """
@@ -29,11 +32,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.errors import PenstockError
+from penstock.stores.log import history
 from penstock.stores.log.backings import Objects, Tape, open_backing
 from penstock.stores.log.entry import read
 from penstock.stores.log.errors import Truncated
+from penstock.stores.log.history import Facts, promised, read_until
 from penstock.stores.log.snapshots import (
     KEPT_UNNAMED,
+    HistoryAt,
     Manifest,
     Mark,
     Snapshot,
@@ -46,6 +52,7 @@ from penstock.stores.log.state import Parts, State
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 1000
+FACTS_PER_FILE = 50_000
 MARKS_PER_RETENTION = 48
 LAPSES_SECONDS = 900
 """After so long without a sweep, another program does them and has a compactor of its own."""
@@ -59,6 +66,8 @@ class Rhythm(Struct, frozen=True):
     retention: timedelta = timedelta(hours=24)
     """By the store's clock. Longer than any writer or reader may be suspended without noticing."""
     poll_seconds: float = 5
+    history: timedelta = timedelta(days=7)
+    """How long what happened is kept for a lake that may yet come. One that has come decides by itself."""
 
 
 class Folding(Protocol):
@@ -99,6 +108,10 @@ class Compactor:
         self._state: Folding | None = None
         self._manifest = Manifest("")
         self._version: str | None = None
+        self._facts = Facts() if history.is_possible() else None
+        self._written: list[HistoryAt] = []
+        """Files of what happened since the snapshot, which the next one will name."""
+        self._was_told = False
 
     async def follow(self) -> int:
         """Apply what was written since; returns how many entries the newest snapshot does not have."""
@@ -116,7 +129,17 @@ class Compactor:
             if not entries:
                 return state.parts.number - self._manifest.number
             for number, data in entries:
-                state.fold(number, data)
+                self._fold(state, number, data)
+            if self._facts is not None and len(self._facts.rows) >= FACTS_PER_FILE:
+                await self._write_facts(state.parts.number)
+
+    def _fold(self, state: Folding, number: int, data: bytes) -> None:
+        if self._facts is None:
+            state.fold(number, data)
+            return
+        self._facts.begin(number)
+        state.fold(number, data)
+        self._facts.end()
 
     async def compact(self) -> Compacted:
         """One round: a snapshot of what was followed, if there is anything new, and what may go after it."""
@@ -124,30 +147,84 @@ class Compactor:
         assert self._state is not None
         parts = self._state.parts
         now = await self._objects.now()
-        wrote = parts.number > self._manifest.number
+        wrote = parts.number > self._manifest.number and self._may_go_on(parts)
         snapshot = self._manifest.snapshot
         if wrote:
             # What was touched belongs to the manifest that the state began with, so both are forgotten together.
             snapshot = await self._snapshots.write(parts, snapshot, touched_in(parts.machines.values()))
-        manifest = succeeding(self._manifest, snapshot, now, self._rhythm.retention)
+        manifest = succeeding(
+            await self._with_history(parts, now, wrote), snapshot, now, self._rhythm.retention, self._manifest
+        )
         manifest = replace(
             manifest, id=manifest.id or parts.name, made_by=f"{socket.gethostname()}-{os.getpid()}"
         )
-        if not wrote and (manifest.watermark, len(manifest.retired)) == (
-            self._manifest.watermark,
-            len(self._manifest.retired),
-        ):
+        if not wrote and (manifest.watermark, manifest.retired, manifest.history, manifest.exported) == (
+            self._manifest.watermark, self._manifest.retired, self._manifest.history, self._manifest.exported,
+        ):  # fmt: skip
             return Compacted(manifest.number, False, manifest.watermark)
         version = await self._snapshots.publish(manifest, self._version)
         if version is None:
             self._state = None  # another was first: what it wrote is the truth now
             return Compacted(self._manifest.number, False, self._manifest.watermark)
         self._manifest, self._version = manifest, version
-        for touched in touched_in(parts.machines.values()).values():
-            touched.clear()
+        if wrote:
+            self._written = []
+            for touched in touched_in(parts.machines.values()).values():
+                touched.clear()
         await self._tape.truncate(manifest.watermark)
         deleted = await self._snapshots.delete_unnamed(now - KEPT_UNNAMED)
         return Compacted(manifest.number, wrote, manifest.watermark, deleted)
+
+    # ── What happened ─────────────────────────────────────────────────────────────────────────────
+
+    def _may_go_on(self, parts: Parts) -> bool:
+        """Whether a snapshot may be made: what happened before it can be told by nobody afterwards."""
+        if self._facts is not None:
+            return True
+        if not self._was_told:
+            self._was_told = True
+            log.warning(
+                'what happens is not kept for a lake: that needs pyarrow, which comes with pip install "penstock[lake]"'
+            )
+        return not promised(parts)
+
+    async def _with_history(self, parts: Parts, now: datetime, wrote: bool) -> Manifest:
+        """The manifest as it was, with what happened since, without what nobody needs, and with the lake's promise."""
+        manifest = self._manifest
+        made = promised(parts)
+        exported = min((read_until(parts, promise) for promise in made), default=None)
+        manifest = replace(manifest, exported=exported)
+        if self._facts is None:
+            return manifest
+        kept, forgotten = (
+            (list(manifest.history), manifest.forgotten)
+            if manifest.told == manifest.number
+            else ([], manifest.number)  # some compactor could not keep it
+        )
+        seen = min((promise.until for promise in made), default=now - self._rhythm.history)
+        while kept and kept[0].until <= seen and (exported is None or kept[0].last <= exported):
+            forgotten = kept.pop(0).last
+        if not wrote:
+            return replace(manifest, history=kept, forgotten=forgotten, told=manifest.number)
+        if self._written:  # by a round that came no further
+            kept = [one for one in kept if one.last < self._written[0].first]
+        await self._write_facts(parts.number, kept)
+        return replace(manifest, history=[*kept, *self._written], forgotten=forgotten, told=parts.number)
+
+    async def _write_facts(self, last: int, before: list[HistoryAt] | None = None) -> None:
+        """Write what was gathered up to an entry; into one file with the last before it, as long as that is small."""
+        assert self._facts is not None
+        rows = self._facts.rows
+        if not rows:
+            return
+        facts, first, until = history.table(rows), rows[0].xid, max(row.occurred_at for row in rows)
+        if before and not self._written and before[-1].count + len(rows) <= FACTS_PER_FILE:
+            earlier = before.pop()
+            facts = history.joined([history.decoded(await self._snapshots.get_history(earlier)), facts])
+            first, until = earlier.first, max(until, earlier.until)
+        name = await self._snapshots.put_history(first, last, history.encoded(facts))
+        self._written.append(HistoryAt(first, last, name, facts.num_rows, until))
+        self._facts.rows = []
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Go on until told to stop; what fails is tried again."""
@@ -167,19 +244,25 @@ class Compactor:
             await _wait(stopped, self._rhythm.poll_seconds)
 
     async def _open(self) -> Folding:
-        parts = Parts(new_machine=TouchedMachine)
+        self._facts, self._written = Facts() if self._facts is not None else None, []
+        parts = Parts(new_machine=TouchedMachine if self._facts is None else self._facts.machine)
         found = await self._snapshots.load(parts)
+        if self._facts is not None:
+            self._facts.follow(parts)
         self._manifest, self._version = (Manifest(""), None) if found is None else found
         self._state = self._begin(parts)
         return self._state
 
 
 def succeeding(
-    manifest: Manifest, snapshot: Snapshot | None, now: datetime, retention: timedelta
+    manifest: Manifest,
+    snapshot: Snapshot | None,
+    now: datetime,
+    retention: timedelta,
+    earlier: Manifest | None = None,
 ) -> Manifest:
-    """The manifest that follows one, with a snapshot that was written by now."""
-    before = set() if manifest.snapshot is None else manifest.snapshot.names()
-    after = set() if snapshot is None else snapshot.names()
+    """The manifest that follows one, with a snapshot that was written by now; `earlier` is the one that was published."""
+    before, after = (earlier or manifest).names(), replace(manifest, snapshot=snapshot).names()
     retired = {name: since for name, since in manifest.retired.items() if since >= now - KEPT_UNNAMED}
     retired.update(dict.fromkeys(sorted(before - after), now))
     marks = list(manifest.marks)
@@ -188,7 +271,8 @@ def succeeding(
     old = [mark.number for mark in marks if mark.at <= now - retention]
     watermark = max([manifest.watermark, *old])
     if manifest.exported is not None:
-        watermark = max(manifest.watermark, min(watermark, manifest.exported))
+        # What is kept as history need not be kept as entries, too.
+        watermark = max(manifest.watermark, min(watermark, max(manifest.exported, manifest.told)))
     marks = [mark for mark in marks if mark.number > watermark]
     return replace(manifest, snapshot=snapshot, watermark=watermark, marks=marks, retired=retired)
 

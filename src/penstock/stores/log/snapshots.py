@@ -5,6 +5,7 @@ that whoever reads it finds all it names; one it no longer names stays for a day
 
     <shard>/manifest      which segments, the watermark, what is to be deleted when
     <shard>/seg/<name>    a segment, never changed
+    <shard>/hist/<name>   what happened from one entry to another, for the lake (`history`)
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys, Request
@@ -93,6 +93,17 @@ class Mark(Struct, frozen=True, array_like=True):
     at: datetime
 
 
+class HistoryAt(Struct, frozen=True, array_like=True):
+    """The file of what happened from one entry to another, both among them."""
+
+    first: int
+    last: int
+    name: str
+    count: int
+    until: datetime
+    """When the latest of it happened."""
+
+
 class Manifest(Struct, frozen=True):
     id: str
     """Of the log; two that have the same are the same."""
@@ -101,7 +112,13 @@ class Manifest(Struct, frozen=True):
     watermark: int = 0
     """Entries up to this one may be gone. It is published before any is deleted."""
     exported: int | None = None
-    """How far the lake has read; None as long as none follows."""
+    """How far the lake has read, by its promise; None as long as none follows."""
+    history: list[HistoryAt] = []
+    """What happened, as far as it is kept, in the order of the entries; those that brought nothing about are in no file."""
+    forgotten: int = 0
+    """What happened up to this entry is not kept."""
+    told: int = 0
+    """What happened up to this entry is in `history`. Below the snapshot's own: it was made without keeping history."""
     marks: list[Mark] = []
     retired: dict[str, datetime] = {}
     """Segments that are named no more, and since when."""
@@ -110,6 +127,15 @@ class Manifest(Struct, frozen=True):
     @property
     def number(self) -> int:
         return 0 if self.snapshot is None else self.snapshot.number
+
+    @property
+    def floor(self) -> int:
+        """What happened after this entry is kept without a gap."""
+        return self.forgotten if self.told == self.number else self.number
+
+    def names(self) -> set[str]:
+        """All that it names, segments and history."""
+        return set() if self.snapshot is None else self.snapshot.names() | {one.name for one in self.history}
 
 
 class _Format(Struct):
@@ -151,18 +177,6 @@ class Snapshots:
         if told is None and (there := await self._objects.read(self._place)) is not None and there[0] == data:
             return there[1]  # it was ours, and the reply was lost
         return told
-
-    async def exported(self, number: int) -> None:
-        """The lake has read up to this entry: what follows it stays until it has read that too."""
-        while True:
-            found = await self.manifest()
-            if found is None:
-                return
-            manifest, version = found
-            if manifest.exported is not None and manifest.exported >= number:
-                return
-            if await self.publish(replace(manifest, exported=number), version) is not None:
-                return
 
     async def load(self, parts: Parts) -> tuple[Manifest, str] | None:
         """Fill parts with the newest snapshot and give its manifest; None if there is none yet.
@@ -324,18 +338,30 @@ class Snapshots:
     def _key(self, name: str) -> str:
         return f"{self._shard}/seg/{name}"
 
+    async def put_history(self, first: int, last: int, data: bytes) -> str:
+        """Write a file of what happened; nothing refers to it until a manifest does."""
+        name = f"{first:012}-{last:012}-{secrets.token_hex(4)}.parquet"
+        await self._objects.create(f"{self._shard}/hist/{name}", data)
+        return name
+
+    async def get_history(self, at: HistoryAt) -> bytes:
+        data = await self._objects.get(f"{self._shard}/hist/{at.name}")
+        if data is None:
+            raise LogCorrupt(self._shard, f"the history of entries {at.first:,} to {at.last:,}", "it is gone")
+        return data
+
     async def delete_unnamed(self, before: datetime) -> int:
         """Delete segments that no manifest has named since a time; returns how many.
 
         `before` must lie well before the manifest was last published: whoever wrote an older segment and has not named
         it yet can no longer do so, because the manifest it began with has been replaced.
         """
-        there = await self._objects.list(f"{self._shard}/seg")
+        there = [one for kind in ("seg", "hist") for one in await self._objects.list(f"{self._shard}/{kind}")]
         found = await self.manifest()  # after the list: what it names was written before
         if found is None:
             return 0
         manifest = found[0]
-        named = set() if manifest.snapshot is None else manifest.snapshot.names()
+        named = manifest.names()
         young = {name for name, since in manifest.retired.items() if since >= before}
         old = [
             one.key
