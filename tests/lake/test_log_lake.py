@@ -472,3 +472,11 @@ def test_small_files_become_one_and_large_ones_stay(story: Story, monkeypatch: p
     story.happen(3)
     assert compact(story).history[0] == one
     assert len({row["day"] for row in told(LogReader(story.url))}) == 3
+
+
+async def test_several_logs_are_refused_and_not_read_in_part(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/log"
+    async with connect(f"{url}?shards=2") as queue:
+        await queue.enqueue("email.send")
+    with pytest.raises(InvalidInput, match="does not read several yet"):
+        LogReader(url).horizon()

@@ -31,6 +31,7 @@ from penstock.stores.log.backings import Backing, open_backing
 from penstock.stores.log.entry import read
 from penstock.stores.log.errors import Truncated
 from penstock.stores.log.history import Fact, Facts
+from penstock.stores.log.layout import count_shards
 from penstock.stores.log.snapshots import HistoryAt, Manifest, Snapshots
 from penstock.stores.log.state import Parts, State
 from penstock.stores.log.store import SHARD
@@ -244,6 +245,9 @@ class LogReader:
         async def asked() -> Answer:
             backing = open_backing(self._url)
             try:
+                if (many := await count_shards(backing)) > 1:
+                    must = "be a store of one log, for the lake does not read several yet"
+                    raise InvalidInput("url", must, f"{backing.name} with {many} of them")
                 return await ask(backing)
             finally:
                 await backing.close()

@@ -60,6 +60,12 @@ async def laid_out(backing: Backing, shards: int | None = None) -> Format:
     return found
 
 
+async def count_shards(backing: Backing) -> int:
+    """How many logs a place has, for one who only looks; 0 if it is none yet."""
+    there = await backing.objects.get(FORMAT_KEY)
+    return 0 if there is None else _read_format(backing.name, there).shards
+
+
 async def _made(backing: Backing, shards: int | None) -> bytes:
     """The FORMAT of a new place: ours, or that of who was first."""
     objects = backing.objects
