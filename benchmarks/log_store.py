@@ -272,10 +272,10 @@ def gates() -> Iterator[Gate]:
     for scenario in SCENARIOS:
         label = f"cost of {scenario} on a deep queue, times that with 1,000 jobs"
         yield Gate(label, lambda result, key=scenario: result["depth"][key], 3, False)  # type: ignore[misc]
-    for place, limit in OF_ONE.items():
+    for place, least in OF_ONE.items():
         name = f"{place}, {PROCESSES}"
         label = f"{PROCESSES} processes on {place}"
-        yield Gate(f"{label}, times one", lambda result, n=name: result["together"][n]["of_one"], limit, True)  # type: ignore[misc]
+        yield Gate(f"{label}, times one", lambda result, n=name: result["together"][n]["of_one"], least, True)  # type: ignore[misc]
         yield Gate(f"{label}, fairness", lambda result, n=name: result["together"][n]["jain"], 0.95, True)  # type: ignore[misc]
     label = f"{WORKERS} idle workers on S3, requests a second"
     yield Gate(label, lambda result: result["idle"]["per_second"], 1, False)

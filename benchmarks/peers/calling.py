@@ -81,6 +81,7 @@ async def work(queue: Queue, given: dict[str, Any]) -> None:
     """Do what was asked for, and print the figures; with `together`, say when ready and wait to be told to begin."""
     await queue.open()
     await queue.fill(given["depth"])
+    await queue.enqueue()  # what is loaded at the first call is loaded
     gc.collect()
     gc.freeze()
     if given.get("together"):
