@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := .bench-venv
+JQUEUE := $(PEERS)/jqueue
 LAKE   := $(VENV)/.lake
 UI     := src/penstock/server/static/.stamp
 
@@ -70,9 +71,10 @@ shots: $(READY) $(UI) ## take the pictures of docs/dashboard.md anew
 	@PENSTOCK_SCREENSHOTS=.shots $(BIN)/python -m pytest -q tests/dashboard/test_screens.py tests/dashboard
 	@for shot in docs/dashboard/*.png; do cp .shots/$$(basename $$shot) $$shot; done; rm -rf .shots
 
-bench: $(READY) $(PEERS)/.ready ## measure the stores, and Penstock beside its peers
+bench: $(READY) $(PEERS)/.ready $(JQUEUE)/.ready ## measure the stores, and Penstock beside its peers
 	@$(BIN)/python benchmarks/memory_store.py
 	@$(BIN)/python benchmarks/log_depth.py
+	@$(BIN)/python -m benchmarks.log_store
 	@$(BIN)/python benchmarks/postgres_store.py
 	@$(BIN)/python benchmarks/worker_at_rest.py
 	@$(BIN)/python benchmarks/service.py
@@ -100,6 +102,14 @@ $(PEERS)/.ready: benchmarks/peers.lock
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r benchmarks/peers.lock
 	@touch $@
 
+# Where it cannot be had, the benchmark says so and goes on without it.
+$(JQUEUE)/.ready: benchmarks/jqueue.lock benchmarks/jqueue.pin | $(PEERS)/.ready
+	@echo "→ setting up $(JQUEUE) for jqueue (once)"
+	@test -x $(JQUEUE)/bin/python || $(PYTHON) -m venv $(JQUEUE)
+	@{ $(JQUEUE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r benchmarks/jqueue.lock && \
+		$(JQUEUE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --ignore-requires-python \
+		-r benchmarks/jqueue.pin && touch $@; } || echo "jqueue cannot be installed here"
+
 lock: ## pin the newest versions of everything, by hash
 	@$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install --quiet uv
 	@.lock-venv/bin/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
@@ -111,6 +121,9 @@ lock: ## pin the newest versions of everything, by hash
 	@.lock-venv/bin/uv pip compile benchmarks/peers.in pyproject.toml --extra postgres --constraint requirements.lock \
 		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --upgrade --quiet \
 		--custom-compile-command "make lock" --output-file benchmarks/peers.lock
+	@.lock-venv/bin/uv pip compile benchmarks/jqueue.in --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --upgrade --quiet \
+		--custom-compile-command "make lock" --output-file benchmarks/jqueue.lock
 	@rm -rf .lock-venv
 
 clean: ## remove what was made

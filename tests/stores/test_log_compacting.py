@@ -19,6 +19,8 @@ from penstock import connect
 from penstock.cli.main import main
 from penstock.core.commands import Ack, Filter, LeaseJobs
 from penstock.core.job import Job, LeaseToken, NewJob, Status
+from penstock.queue import Queue
+from penstock.scheduler.scheduler import Scheduler
 from penstock.stores.log import snapshots
 from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
@@ -33,7 +35,9 @@ from penstock.stores.log.compacting import (
 from penstock.stores.log.errors import Truncated
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
 from penstock.stores.log.state import Parts
+from penstock.stores.log.store import LogStore
 from penstock.testing import START, FakeClock, counting_ids
+from support.processes import exists
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 RHYTHM = Rhythm(retention=DAY)
@@ -336,6 +340,25 @@ class TestOnAFolder:
         assert second is not None
         assert second is not first
         assert not second.is_running
+
+    async def test_who_leads_has_snapshots_made_and_leaves_nothing_running(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/log"
+        tended = Tended(url, "s00", Rhythm(entries=1, poll_seconds=0.02))
+        backing = open_backing(url)
+        queue = Queue(LogStore.at(open_backing(url), compactor=tended))
+        await queue.enqueue("email.send")
+        scheduler = Scheduler(queue, sweep_seconds=0.02)
+        leading = asyncio.create_task(scheduler.run())
+        async with asyncio.timeout(60):
+            while await Snapshots(backing.objects, "s00").manifest() is None:  # noqa: ASYNC110 — in another process
+                await asyncio.sleep(0.02)
+            process = tended.process
+            scheduler.stop()
+            await leading
+            await queue.close()
+        await backing.close()
+        assert process is not None
+        assert not exists(process.pid)
 
     async def test_its_process_ends_with_a_parent_that_is_killed(self, tmp_path: Path) -> None:
         parent = await asyncio.create_subprocess_exec(

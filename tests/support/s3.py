@@ -2,13 +2,15 @@
 
     python tests/support/s3.py --put 40 150 --get 15 60     (milliseconds: median and 99th percentile)
 
-As a program it prints its address and serves until its input is closed.
+As a program it prints its address and serves until its input is closed; for each line of it, it says how many requests
+there were so far, by method.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import sys
 import threading
@@ -79,6 +81,8 @@ class S3:
                 headers = {
                     name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)
                 }
+                if headers.get("expect") == "100-continue":
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 answer = await self._answer(method, target, headers, body)
                 if answer is None:
@@ -276,7 +280,8 @@ def main() -> None:
     )
     with running_s3(weather) as server:
         print(server.url(), flush=True)
-        sys.stdin.read()
+        for _ in sys.stdin:
+            print(json.dumps(server.requests), flush=True)
 
 
 if __name__ == "__main__":
