@@ -33,14 +33,13 @@ from penstock.figures import (
     types,
 )
 from penstock.flows import FlowPage, FlowView
-from penstock.insights import acting
 from penstock.overview import Overview
 from penstock.presence import Order, Presence, give_order
-from penstock.server.insights import RedriveFailureRequest
+from penstock.server.insights import RedriveFailureRequest, redrive_failure
 from penstock.server.looking import job_id
 from penstock.server.operating import BulkAnswer
 from penstock.server.operation import Call, Operation
-from penstock.server.wire import NEXT_RUNS, BulkCount, Id, Moment, Name, Text, one_of
+from penstock.server.wire import NEXT_RUNS, Id, Moment, Name, Text, one_of
 
 MARKER = "marker"
 MARKER_SECONDS = 8 * 86_400.0
@@ -126,14 +125,7 @@ def _failure(group: FailureGroup, now: datetime) -> FailureAnswer:
 
 async def redrive_failure_group(call: Call) -> BulkAnswer:
     """Bring back all dead and held jobs of a failure, so many a second. A dry run unless `dry_run` is false."""
-    body: RedriveFailureRequest = call.body
-    queue, fingerprint = call.caller.queue, call.path["fingerprint"]
-    if body.dry_run:
-        return BulkAnswer(BulkCount(*await acting.count_failure(queue, fingerprint)))
-    operation = await acting.begin_redrive(queue, fingerprint, per_second=body.per_second, reason=body.reason)
-    call.status = 202
-    call.headers["Location"] = f"{call.request.scope.get('root_path', '')}/v1/bulk/{operation.id}"
-    return BulkAnswer(operation=operation)
+    return await redrive_failure(call)
 
 
 class TypesAnswer(Struct, frozen=True):
