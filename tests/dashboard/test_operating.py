@@ -81,6 +81,7 @@ PLACES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*PLACES, "flow", "flow-time"])
 @pytest.mark.usefixtures("fleet")
 def test_it_looks_well_with_something_in_it(

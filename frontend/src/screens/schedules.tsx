@@ -30,8 +30,9 @@ async function drop(schedule: ScheduleAnswer): Promise<void> {
     what: <p>It fires no more, and its jobs stay.{schedule.declared_by && <> It is declared in the code of <strong>{schedule.declared_by}</strong>, which makes it again when it next starts.</>}</p>,
   });
   if (answer === null) return;
-  await act(() => api.delete(at(schedule.name)), `${schedule.name} was dropped`, CHANGED);
-  navigate("/schedules");
+  await act(() => api.delete(at(schedule.name)), `${schedule.name} was dropped`, []);
+  navigate("/schedules"); // first: its own page would ask for it again
+  setTimeout(() => invalidate(CHANGED));
 }
 
 /** The form for a new schedule, or for one that is there. */

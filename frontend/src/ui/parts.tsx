@@ -113,7 +113,7 @@ export function ErrorState({ query }: { query: { readonly error: Failure | null;
 }
 
 export function Skeleton({ lines = 6 }: { lines?: number }): JSX.Element {
-  return <div class="skeleton" aria-busy="true" aria-label="Loading">{Array.from({ length: lines }, (_, n) => <div key={n} class={`bone w${n % 4}`} />)}</div>;
+  return <div class="skeleton" role="status" aria-busy="true" aria-label="Loading">{Array.from({ length: lines }, (_, n) => <div key={n} class={`bone w${n % 4}`} />)}</div>;
 }
 
 export function Field({ label, hint, error, children }: { label: string; hint?: ComponentChildren; error?: string | null; children: (id: string) => ComponentChildren }): JSX.Element {

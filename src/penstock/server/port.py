@@ -5,12 +5,13 @@ An ordinary token sees its tenant's part of the store. With a token of the servi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
+from penstock import presence
 from penstock.access import Scope
 from penstock.core import bounds
 from penstock.core.commands import Due, Leased, LeaseJobs, Page, QueueView, Release, Swept
@@ -19,7 +20,7 @@ from penstock.core.job import JobId, NewJob
 from penstock.core.ports import Store
 from penstock.core.registry import ALL_TENANTS, AuditPage, Entry, Events, Insight, PutEntry, Spent
 from penstock.core.schedule import Schedule
-from penstock.core.wakeups import CANCELS, EVERYONE, OFFICES, SCHEDULES
+from penstock.core.wakeups import CANCELS, EVERYONE, OFFICES, ORDERS, SCHEDULES
 from penstock.server.checks import checked, checked_filter, checked_job, subject
 from penstock.server.operation import Call, Operation
 from penstock.stores.remote.wire import (
@@ -44,8 +45,9 @@ from penstock.stores.wakeups.bells import Topic
 MOST_SWEPT = 1_000_000
 LONGEST_OFFICE_SECONDS = 86_400
 MOST_CURSOR_CHARS = 1_500
-WORKER = "worker"
-"""The kind of entries by which workers show themselves."""
+PUT_BY = {presence.KIND: (Scope.WORK,), presence.ORDER: (Scope.OPERATE,)}
+SEEN_BY = {presence.KIND: (Scope.WORK, Scope.READ), presence.ORDER: (Scope.WORK, Scope.READ)}
+"""Workers show themselves, and read what they are told, by entries: who may put these, and see them. Others are for admins."""
 LETTING_IN = ("token", "session", "session-code")
 """The kinds of entries that let people in: only the service itself puts these."""
 
@@ -143,7 +145,7 @@ def _topic(call: Call, sent: OneTopic) -> Topic | None:
     """What to listen to; None for what rings for all tenants, unless the caller is the service itself."""
     if sent.tenant == EVERYONE and sent.queue in (SCHEDULES, OFFICES):
         return Topic(EVERYONE, sent.queue) if call.caller.is_the_service else None
-    queue = sent.queue if sent.queue == CANCELS else bounds.name("queue", sent.queue)
+    queue = sent.queue if sent.queue in (CANCELS, ORDERS) else bounds.name("queue", sent.queue)
     if sent.tenant is None or sent.tenant == call.caller.tenant:
         return Topic(call.caller.tenant, queue)
     if not call.caller.is_the_service:
@@ -296,7 +298,7 @@ async def store_put_entries(call: Call) -> Answers[Any]:
 
 def _entry(call: Call, command: PutEntry) -> PutEntry:
     command = checked(command, None)
-    _may_see_to(call, command.kind, Scope.WORK)
+    _may_see_to(call, command.kind, PUT_BY)
     actor = _actor(call)
     if actor is not None and command.audit is not None:
         command = replace(command, audit=replace(command.audit, actor=actor))
@@ -307,18 +309,18 @@ async def store_entries(call: Call) -> list[Entry]:
     """The entries of a kind."""
     body: Entries = call.body
     kind = bounds.name("kind", body.kind)
-    _may_see_to(call, kind, Scope.WORK, Scope.READ)
+    _may_see_to(call, kind, SEEN_BY)
     names = None if body.names is None else [bounds.key("name", name) for name in body.names]
     return await call.service.store.entries(_whose(call, body.whose), kind, names)
 
 
-def _may_see_to(call: Call, kind: str, *scopes: Scope) -> None:
-    """Forbidden, unless the caller may see to entries of this kind; those of workers need one of some scopes."""
+def _may_see_to(call: Call, kind: str, scopes: Mapping[str, tuple[Scope, ...]]) -> None:
+    """Forbidden, unless the caller may see to entries of this kind."""
     token = call.caller.token
     assert token is not None
     if kind in LETTING_IN and not call.caller.is_the_service:
         raise Forbidden("tokens are seen to under /v1/tokens", needed="a token of the service itself")
-    needed = scopes if kind == WORKER else (Scope.ADMIN,)
+    needed = scopes.get(kind, (Scope.ADMIN,))
     if not any(token.allows(scope) for scope in needed):
         told = " or ".join(needed)
         raise Forbidden(f"entries of the kind {kind!r} need a token with the scope {told}", needed=told)
