@@ -39,7 +39,7 @@ lake: $(LAKE) ## add Spark, make a lake of a made-up month, and show it
 system: $(READY) ## run the tests that need PostgreSQL again, on the system's
 	@test -n "$(SYSTEM_PG)" || { echo "there is no PostgreSQL server under /usr/lib/postgresql" >&2; exit 1; }
 	@echo "→ tests on $$($(SYSTEM_PG)/postgres --version)"
-	@PENSTOCK_PG_BIN=$(SYSTEM_PG) $(BIN)/python -m pytest $(ON_POSTGRES) -k "not memory and not planted" $(ARGS)
+	@PENSTOCK_PG_BIN=$(SYSTEM_PG) $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_POSTGRES) -k "(postgres or sql or migrate or query_plans) and not planted" $(ARGS)
 
 check: $(READY) $(UI) $(LAKE) ## lint, format, types, and which module may import which
 	@echo "→ ruff"
