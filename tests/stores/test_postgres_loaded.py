@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +34,9 @@ FAR = 3_000
 
 
 def tool(name: str) -> str:
-    """One of PostgreSQL's programs: that of the embedded server, or the system's."""
+    """One of PostgreSQL's programs, of the version that runs: a newer one asks for what an older server has not got."""
+    if (given := os.environ.get("PENSTOCK_PG_BIN")) is not None:
+        return str(Path(given) / name)
     spec = find_spec(PACKAGE)
     assert spec is not None
     assert spec.origin is not None
