@@ -131,6 +131,17 @@ class TestEnded:
         assert reason.facts["error"] == "smtp\n  says no"
         assert (await queue.get(job)).status is status
 
+    async def test_where_it_was_raised_is_left_to_who_looks_at_the_job(self, queue: Queue) -> None:
+        job = await enqueue(queue, max_attempts=1)
+        [leased] = await queue.lease(worker="w1")
+        error = (
+            'ValueError: no\n\nTraceback (most recent call last):\n  File "shop.py", line 1\nValueError: no'
+        )
+        await queue.nack(leased, error)
+        [reason] = await told(queue, job, "exhausted")
+        assert "the last error was: ValueError: no; redrive it" in reason.message
+        assert reason.facts["error"] == error
+
     async def test_its_handler_refused(self, queue: Queue) -> None:
         job = await enqueue(queue)
         [leased] = await queue.lease(worker="w1")

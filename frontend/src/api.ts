@@ -461,6 +461,7 @@ export type FailureGroup = {
 
 export type FailuresAnswer = {
   readonly at: string;
+  readonly counted_since: string | null;
   readonly failures: readonly (FailureAnswer)[];
 };
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { layered } from "../src/lib/layout.ts";
 import { complete, read, suggestions } from "../src/lib/search.ts";
-import { bytes, duration, inWords, relative } from "../src/lib/words.ts";
+import { bytes, calm, duration, inWords, relative } from "../src/lib/words.ts";
 
 const NOW = Date.parse("2026-01-31T12:00:00Z");
 
@@ -14,6 +14,11 @@ test("durations have two units at most", () => {
 test("times are told from now", () => {
   assert.deepEqual([NOW - 120_000, NOW + 5000, NOW].map((at) => relative(at, NOW)), ["2 min ago", "in 5 s", "now"]);
   assert.deepEqual([999, 1500, 25_000_000].map(bytes), ["999 B", "1.5 kB", "25 MB"]);
+});
+
+test("no failure is no calm before the counting began", () => {
+  const since = ["2026-01-01T00:00:00Z", "2026-01-31T11:57:00Z", null].map((at) => calm("2026-01-31T12:00:00Z", at));
+  assert.deepEqual(since, ["Nothing failed within the last week", "Nothing failed since counting began 3 min ago", "No failure has been counted yet"]);
 });
 
 test("a search is a filter", () => {

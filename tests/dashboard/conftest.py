@@ -167,6 +167,8 @@ def context(browser: Browser, served: Served, watch: Watch) -> Iterator[BrowserC
     context.set_default_timeout(10_000)
     watch.over(context, served.url)
     yield context
+    for page in context.pages:  # an answer that a test alters may be on its way
+        page.unroute_all(behavior="ignoreErrors")
     context.close()
     assert not watch.wrongs
 

@@ -82,6 +82,16 @@ def test_neighbours_of_the_list_are_a_key_away(page: Page, served: Served) -> No
     expect(page).to_have_url(re.compile(r"/jobs\?q=queue%3Arows"))
 
 
+def test_a_job_opened_the_moment_it_is_listed_knows_its_neighbours(page: Page, served: Served) -> None:
+    served.enqueue("quick", 2, queue="quick", delay=3600)
+    page.add_init_script("""new MutationObserver((_, watching) => {
+        const link = document.querySelector("tbody a");
+        if (link) { watching.disconnect(); link.click(); }
+    }).observe(document, { childList: true, subtree: true });""")
+    page.goto(f"{served.url}/ui/jobs?q=queue:quick")
+    expect(page.get_by_text("1 of 2")).to_be_visible()
+
+
 def test_a_flow_is_drawn_and_leads_to_its_jobs(page: Page, served: Served) -> None:
     [first] = served.enqueue("extract", queue="flowing", delay=3600)
     [last] = served.enqueue("load", queue="flowing", parents=[first])

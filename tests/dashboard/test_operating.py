@@ -101,6 +101,17 @@ def test_it_looks_well_with_something_in_it(
     assert violations(page) == []
 
 
+LATE_ANSWER_TO_DELETE = """() => {
+    const ask = window.fetch;
+    window.fetch = async (...what) => {
+        const answer = await ask(...what);
+        if (what[1]?.method === "DELETE") await new Promise((go) => setTimeout(go, 1500));
+        return answer;
+    };
+}"""
+"""Later than the event that tells of it, and than the second between two looks of the page at what is gone."""
+
+
 def test_a_schedule_is_run_paused_edited_and_dropped(
     page: Page, served: Served, fleet: dict[str, str]
 ) -> None:
@@ -123,7 +134,9 @@ def test_a_schedule_is_run_paused_edited_and_dropped(
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Drop").click()
     page.get_by_role("dialog").get_by_role("textbox").first.fill("hourly")
+    page.evaluate(LATE_ANSWER_TO_DELETE)
     page.get_by_role("button", name="Drop it").click()
+    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
     served.until("/v1/schedules", lambda told: "hourly" not in [one["name"] for one in told["schedules"]])
 
 

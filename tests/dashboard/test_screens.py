@@ -37,3 +37,16 @@ def test_the_built_files_fit_the_budget() -> None:
     built = [file for file in Path(static).iterdir() if not file.name.startswith(".")]
     assert built, "the page is not built: make ui"
     assert sum(len(gzip.compress(file.read_bytes(), 9)) for file in built) <= 120_000
+
+
+def test_a_failure_with_all_its_badges_fits_a_phone(page: Page, served: Served) -> None:
+    """It is new, and rising: which it is in the tests depends on the time of day."""
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{served.url}/ui/failures")
+    titles = page.locator(".table .row.tight")
+    expect(titles.first).to_be_visible()
+    titles.first.evaluate(
+        """title => title.insertAdjacentHTML("beforeend", '<span class="badge">rising</span>'.repeat(4))"""
+    )
+    expect(titles.first.locator("span.badge", has_text="rising").nth(3)).to_be_attached()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

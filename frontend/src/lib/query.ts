@@ -33,6 +33,7 @@ type Entry = {
   readonly users: Set<QueryOptions>;
   abort: AbortController | null;
   isOld: boolean;
+  isHeld: boolean;
   fetchedAt: number;
   timer: ReturnType<typeof setTimeout> | null;
 };
@@ -45,6 +46,7 @@ const IDLE: State = { data: undefined, error: null, isFetching: false };
 async function fetchNow(entry: Entry): Promise<void> {
   if (entry.timer !== null) clearTimeout(entry.timer);
   entry.timer = null;
+  if (entry.isHeld) return;
   if (entry.abort !== null) {
     entry.isOld = true; // one is under way: once more when it is back
     return;
@@ -76,7 +78,7 @@ function entryOf(path: string, query: QueryValues): Entry {
   const key = JSON.stringify([chosenTenant.peek(), path, query]);
   let entry = entries.get(key);
   if (entry === undefined) {
-    entry = { path, query, state: signal(IDLE), users: new Set(), abort: null, isOld: false, fetchedAt: 0, timer: null };
+    entry = { path, query, state: signal(IDLE), users: new Set(), abort: null, isOld: false, isHeld: false, fetchedAt: 0, timer: null };
   } else entries.delete(key);
   entries.set(key, entry); // the last used is the last dropped
   for (const [old, one] of entries) {
@@ -101,6 +103,7 @@ export function useGet<T>(path: string | null, query: QueryValues = {}, options:
         entry.abort?.abort();
         if (entry.timer !== null) clearTimeout(entry.timer);
         entry.timer = null;
+        entry.isHeld = false;
       }
     };
   }, [key]);
@@ -120,6 +123,15 @@ export function invalidate(paths: readonly string[]): void {
     if (!paths.some((path) => entry.path.startsWith(path))) continue;
     if (entry.users.size === 0) entries.delete(key);
     else void fetchNow(entry);
+  }
+}
+
+/** What somebody looks at is about to go, maybe sooner than its page: ask for it no more, until they have left. */
+export function hold(path: string, isHeld = true): void {
+  for (const entry of entries.values()) {
+    if (entry.path !== path || entry.users.size === 0) continue;
+    entry.isHeld = isHeld;
+    if (isHeld) entry.abort?.abort();
   }
 }
 

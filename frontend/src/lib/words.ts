@@ -32,6 +32,13 @@ export function duration(seconds: number): string {
   return sign + parts.join(" ");
 }
 
+/** Where no failure is known: those before the first service ran were not counted, and nobody may take that for calm. */
+export function calm(at: string, since: string | null): string {
+  if (since === null) return "No failure has been counted yet";
+  const seconds = (Date.parse(at) - Date.parse(since)) / 1000;
+  return seconds >= 7 * 86_400 ? "Nothing failed within the last week" : `Nothing failed since counting began ${duration(Math.max(1, Math.round(seconds)))} ago`;
+}
+
 /** 2 min ago, in 5 s, now: one unit, so that a column of them reads at a glance. */
 export function relative(at: number, now: number): string {
   const seconds = (now - at) / 1000;

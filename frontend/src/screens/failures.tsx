@@ -5,7 +5,7 @@ import { name } from "../lib/http.ts";
 import { useGet } from "../lib/query.ts";
 import { choice, flag, Link, text, useParams } from "../lib/router.tsx";
 import { quoted } from "../lib/search.ts";
-import { number, plural } from "../lib/words.ts";
+import { calm, number, plural } from "../lib/words.ts";
 import { Chart } from "../ui/chart.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Trace } from "../ui/json.tsx";
@@ -77,7 +77,7 @@ export function Failures(): JSX.Element {
       <ErrorState query={failures} />
       {failures.isFirst ? <Skeleton lines={8} /> : rows.length === 0 ? (failures.error === null && (all.length > 0
         ? <EmptyState icon="check" title={`No failure is ${params.kind}`}>{params.kind === "rising" ? "None is seen far more often than in the day before." : "All of them were seen before today."}</EmptyState>
-        : <EmptyState icon="check" title="Nothing failed within the last week" command="penstock insights failures">Jobs that fail are grouped here by what their errors have in common.</EmptyState>)) : (
+        : <EmptyState icon="check" title={failures.data ? calm(failures.data.at, failures.data.counted_since) : ""} command="penstock insights failures">Jobs that fail are grouped here by what their errors have in common.</EmptyState>)) : (
         <Table label="Failures" rows={rows} id={(one) => one.group.fingerprint} columns={COLUMNS} sort={params.sort} onSort={(sort) => params.replace({ sort })} />
       )}
       <Older known={new Set(all.map((one) => one.group.fingerprint))} isShown={params.kind === "all" && failures.data !== undefined} />

@@ -2,7 +2,7 @@
 // an action on all that match share one predicate.
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { FilterBody, JobAnswer, JobsAnswer, QueuesAnswer, SchedulesAnswer, StatsAnswer, TypesAnswer } from "../api.ts";
 import { preview } from "../lib/json.ts";
 import { useKeys } from "../lib/keys.ts";
@@ -55,7 +55,7 @@ export function Jobs(): JSX.Element {
   const stats = useGet<StatsAnswer>("/v1/stats", {}, { live: (event) => event.kind === "job", every: 10 });
   const chosen = useSelection();
   const rows = jobs.data?.jobs ?? [];
-  useEffect(() => {
+  useLayoutEffect(() => { // with what is seen, not after: a job opened at once must know its neighbours
     if (jobs.data) trail.value = { ids: jobs.data.jobs.map((job) => job.id), query: { state: params.state === "all" ? "" : params.state, q: params.q, after: params.after } };
   }, [jobs.data]);
 

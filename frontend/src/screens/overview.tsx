@@ -5,7 +5,7 @@ import { api, name } from "../lib/http.ts";
 import { said } from "../lib/json.ts";
 import { act, useGet } from "../lib/query.ts";
 import { Link, navigate } from "../lib/router.tsx";
-import { compact, duration, number, percent, plural } from "../lib/words.ts";
+import { calm, compact, duration, number, percent, plural } from "../lib/words.ts";
 import { confirm } from "../ui/confirm.tsx";
 import { Icon, type IconName } from "../ui/icons.tsx";
 import { Button, Card, EmptyState, ErrorState, Page, Skeleton } from "../ui/parts.tsx";
@@ -116,7 +116,7 @@ function TopFailures(): JSX.Element {
   return (
     <Card title="Top failures, last day" flush actions={groups.length > 0 && <Link to="/failures" class="button small quiet">All failures</Link>}>
       <ErrorState query={failures} />
-      {failures.isFirst ? <Skeleton lines={3} /> : groups.length === 0 ? <div class="calm"><Icon name="check" size={20} /><p>Nothing failed within the last week.</p></div> : <ul class="needs">{groups.map((one) => <FailureLine key={one.group.fingerprint} one={one} />)}</ul>}
+      {failures.isFirst ? <Skeleton lines={3} /> : groups.length === 0 ? <div class="calm"><Icon name="check" size={20} /><p>{failures.data ? `${calm(failures.data.at, failures.data.counted_since)}.` : ""}</p></div> : <ul class="needs">{groups.map((one) => <FailureLine key={one.group.fingerprint} one={one} />)}</ul>}
     </Card>
   );
 }

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { CronAnswer, EnqueuedAnswer, JobsAnswer, ScheduleAnswer, SchedulesAnswer } from "../api.ts";
 import { api, Failure, name } from "../lib/http.ts";
-import { act, invalidate, useGet } from "../lib/query.ts";
+import { act, hold, invalidate, useGet } from "../lib/query.ts";
 import { Link, navigate, text, useParams } from "../lib/router.tsx";
 import { toast } from "../lib/toasts.ts";
 import { confirm } from "../ui/confirm.tsx";
@@ -30,8 +30,10 @@ async function drop(schedule: ScheduleAnswer): Promise<void> {
     what: <p>It fires no more, and its jobs stay.{schedule.declared_by && <> It is declared in the code of <strong>{schedule.declared_by}</strong>, which makes it again when it next starts.</>}</p>,
   });
   if (answer === null) return;
-  await act(() => api.delete(at(schedule.name)), `${schedule.name} was dropped`, []);
-  navigate("/schedules"); // first: its own page would ask for it again
+  hold(at(schedule.name));
+  const isGone = await act(async () => { await api.delete(at(schedule.name)); return true; }, `${schedule.name} was dropped`, []);
+  if (isGone) navigate("/schedules");
+  else hold(at(schedule.name), false);
   setTimeout(() => invalidate(CHANGED));
 }
 

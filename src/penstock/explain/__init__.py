@@ -11,6 +11,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from penstock.core.fingerprint import TRACE
 from penstock.core.job import Cause, Job, Status
 from penstock.explain.obstacles import expiring, queued
 from penstock.explain.telling import (
@@ -101,7 +102,8 @@ async def _ended(queue: Queue, job: Job, now: datetime) -> Reason:
     facts: dict[str, object] = {"ended_at": iso(ended_at), "attempts": job.attempts}
     if job.error is not None:
         facts["error"] = job.error
-    said = "" if job.error is None else f"; the last error was: {cut(job.error)}"
+    # Where it was raised would fill the sentence; whoever looks at the job sees it.
+    said = "" if job.error is None else f"; the last error was: {cut(job.error.partition(TRACE)[0])}"
     match job.cause:
         case None:
             took = f" in attempt {job.attempts}" if job.attempts else ""
