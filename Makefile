@@ -81,32 +81,33 @@ bench: $(READY) $(PEERS)/.ready $(JQUEUE)/.ready ## measure the stores, and Pens
 	@$(BIN)/python -m benchmarks.dashboard
 	@$(BIN)/python -m benchmarks.side_by_side $(ARGS)
 
-# Everything installed is pinned by hash; nothing is built with anything that is not.
+# Everything installed is pinned by hash; nothing is built with anything that is not. The lock files are complete: left to look
+# for dependencies itself, an older pip takes the newest of those that are asked for with extras, and refuses it for want of a hash.
 $(READY): requirements.lock pyproject.toml
 	@echo "→ setting up $(VENV) with $$($(PYTHON) --version) (once)"
 	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Spark comes as source: it is built with what the lock file names, and nothing else.
 $(LAKE): lake.lock | $(READY)
 	@echo "→ adding Spark to $(VENV) (once; about 1 GB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r lake.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation -r lake.lock
 	@touch $@
 
 $(PEERS)/.ready: benchmarks/peers.lock
 	@echo "→ setting up $(PEERS) for the benchmark's peers (once)"
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r benchmarks/peers.lock
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r benchmarks/peers.lock
 	@touch $@
 
 # Where it cannot be had, the benchmark says so and goes on without it.
 $(JQUEUE)/.ready: benchmarks/jqueue.lock benchmarks/jqueue.pin | $(PEERS)/.ready
 	@echo "→ setting up $(JQUEUE) for jqueue (once)"
 	@test -x $(JQUEUE)/bin/python || $(PYTHON) -m venv $(JQUEUE)
-	@{ $(JQUEUE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r benchmarks/jqueue.lock && \
+	@{ $(JQUEUE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r benchmarks/jqueue.lock && \
 		$(JQUEUE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --ignore-requires-python \
 		-r benchmarks/jqueue.pin && touch $@; } || echo "jqueue cannot be installed here"
 
