@@ -1,4 +1,4 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it, and what takes long to start and is wanted in several places."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
+from support.buckets import running_azurite
 
 LONG = "PENSTOCK_TEST_LONG"
 
@@ -28,3 +30,10 @@ def _logging_is_put_back() -> Iterator[None]:
     root.setLevel(level)
     for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a container of Azurite's, for all that want one."""
+    with running_azurite(tmp_path_factory.mktemp("azurite")) as url:
+        yield url

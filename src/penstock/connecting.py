@@ -50,7 +50,8 @@ def connect(
     """Open the store a URL names. `memory://` keeps jobs in this process, `postgresql://…` in a database.
 
     `file:///path` (or `file:./path`) is a log in a folder of this machine; `s3://bucket/prefix`, `gs://…` and `az://…` is
-    one in a bucket. With `?shards=8` a new one is eight logs, so that queues do not wait for each other.
+    one in a bucket. With `?shards=8` a new one is eight logs, so that queues do not wait for each other; `window=50ms` has
+    writes wait for company, and `poll=30s` has a program at rest look more seldom (docs/log.md).
     `https://…` (or `http://…`) is a Penstock service; the variable PENSTOCK_TOKEN is the token to show there.
     `postgresql://…?pooled=true` is for a URL that leads to a transaction-mode pooler. The variable PENSTOCK_WAKEUPS says
     how workers are woken: `redis://…`, `none://` (they poll), or the `postgresql://…` of the database behind the pooler.
@@ -83,18 +84,17 @@ def _store(url: str, migrates: bool) -> Store:
             raise UnknownStore(url, KNOWN)
 
 
-SLOWLY = {"file": 2.0, "memory+log": 1.0}
+SLOWLY, IN_A_BUCKET = {"file": 2.0, "memory+log": 1.0}, 8.0
 """How much more seldom idle programs ask of a log; in a bucket each request costs money."""
 
 
 def _log(url: str, scheme: str) -> Store:
     from penstock.stores.log.backings import open_backing
     from penstock.stores.log.compacting import Tended
+    from penstock.stores.log.options import read_options
     from penstock.stores.log.shards import ShardedLogStore
 
-    url, shards = _without(url, "shards")
-    if shards is not None and not (shards.isascii() and shards.isdigit()):
-        raise InvalidInput("shards", "be a number", shards)
+    url, options = read_options(url)
     try:
         backing = open_backing(url)
     except ModuleNotFoundError as error:
@@ -102,7 +102,12 @@ def _log(url: str, scheme: str) -> Store:
     # A log in memory is seen by no other process.
     tend = None if scheme == "memory+log" else partial(Tended, url)
     return ShardedLogStore(
-        backing, None if shards is None else int(shards), cadence=SLOWLY.get(scheme, 6.0), tend=tend
+        backing,
+        options.shards,
+        cadence=SLOWLY.get(scheme, IN_A_BUCKET),
+        tend=tend,
+        window=options.window,
+        poll=options.poll,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -188,4 +189,9 @@ class TestLakes:
         assert (level, "has everything until" in text) == ("ok", True)
         elsewhere = {"feed": "f", "system": "s", "xid": 1}
         [(level, text)] = self.promised(run, told_at=now, exported_until=now, offset=elsewhere)
-        assert (level, "which this one was copied from: no job leaves" in text) == ("warning", True)
+        assert (level, "that of another database, of which this one is a copy" in text) == ("warning", True)
+
+
+def test_every_extra_is_looked_for() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(command.EXTRAS) == set(declared["optional-dependencies"]) - {"all", "cli"}

@@ -131,6 +131,12 @@ class TestWait:
         assert "still queued" in done.stderr
         assert [job["status"] for job in told("jobs", "list")] == ["queued"]
 
+    def test_says_at_once_when_no_worker_takes_its_queue(self, run: Any, ask: Any) -> None:
+        done = run("enqueue", "t", "--queue", "emials", "--wait", "0")
+        assert "no worker that shows itself takes jobs of the queue emials" in done.stderr
+        ask(lambda queue: ended(queue, "good"))
+        assert "no worker" not in run("enqueue", "t", "--idempotency-key", "good", "--wait").stderr
+
     def test_in_json_tells_the_whole_job(self, told: Any, ask: Any) -> None:
         ask(lambda queue: ended(queue, "good"))
         whole = told("enqueue", "t", "--idempotency-key", "good", "-o", "json", "--wait")

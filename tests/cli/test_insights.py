@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from penstock import Queue
+from penstock.cli.output import Column, table
 from penstock.cli.plots import bar, sparkline
 from support.insights import FINGERPRINT, REFUSED, published
 
@@ -45,6 +48,12 @@ class TestLooking:
         assert FINGERPRINT in out
         assert "ConnectionError: <host> refused job <n>" in out
         assert "×2.5" in out
+
+    def test_sample_jobs_below_each_other_leave_room_for_the_rest(self) -> None:
+        sample = Column("sample jobs", lambda row: "\n".join(row), whole=True)
+        screen = Console(width=60, file=StringIO())
+        screen.print(table([Column("error", lambda row: "no route to host"), sample], [["a" * 36] * 5]))
+        assert "no route to host" in screen.file.getvalue()  # type: ignore[attr-defined]
 
     def test_capacity_shows_the_week(self, run: Any) -> None:
         [*_, week] = run("insights", "capacity", "-o", "table").stdout.splitlines()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec.structs import replace
 
 from penstock.cli import lake as command
+from penstock.core.errors import StoreUnavailable
 from penstock.lake.manifest import NAME, WHOLE, Lake, Manifest, new_manifest, with_parts
+from penstock.lake.pipeline import Report
 
 Run = Callable[..., Any]
 
@@ -70,11 +74,25 @@ def test_status_of_a_lake_that_lacks_files_fails(run: Run, place: str, made: Man
     assert json.loads(told.stdout)["lacking"] == ["gold/slo/000002-a"]
 
 
+@pytest.mark.parametrize("what", ["publish", "show"])
+def test_a_lake_that_lacks_files_is_not_told_as_an_empty_one(
+    run: Run, place: str, made: Manifest, what: str
+) -> None:
+    Lake(place).storage.remove("gold/slo/000002-a")
+    told = run("lake", what, "--lake", place)
+    assert told.exit_code == 4
+    assert (
+        "lacks what its manifest names: gold/slo/000002-a; put it back from a copy, or make it anew"
+        in told.stderr
+    )
+
+
 def test_vacuum_removes_what_is_no_part_of_it(run: Run, place: str, made: Manifest) -> None:
-    assert "0 folders removed" in run("lake", "vacuum", "--lake", place).stderr
+    told = run("lake", "vacuum", "--lake", place).stderr
+    assert told == "0 folders removed; 1 more that count for nothing are left until --grace has passed, 1d\n"
     told = run("lake", "vacuum", "--lake", place, "--grace", "0s")
     assert told.stdout == "gold/slo/000003-b\n"
-    assert "1 folders removed" in told.stderr
+    assert told.stderr == "1 folders removed\n"
     assert "no time" in run("lake", "vacuum", "--lake", place, "--grace", "soon").stderr
 
 
@@ -83,6 +101,21 @@ def test_no_lake(run: Run, place: str, what: str) -> None:
     told = run("lake", what, "--lake", place)
     assert told.exit_code == 4
     assert f"there is no lake in {place}; penstock lake run makes one" in told.stderr
+
+
+@pytest.mark.parametrize("command", [["status"], ["show"], ["vacuum"], ["run"], ["publish"], ["adopt"]])
+def test_a_lake_that_is_no_folder(run: Run, tmp_path: Path, command: list[str]) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    told = run("lake", *command, "--lake", str(place))
+    assert told.exit_code == 5
+    assert told.stderr.startswith(f"penstock: the lake in {place} ")
+    assert "Not a directory" in told.stderr
+
+
+def test_a_lake_where_nobody_may_write() -> None:
+    with pytest.raises(StoreUnavailable, match=r"the lake in /proc/nowhere/lake is not there"):
+        Lake("/proc/nowhere/lake").commit(new_manifest({"feed": "f", "system": "1"}, {"xid": 1}))
 
 
 def test_a_manifest_edited_by_hand(run: Run, place: str, made: Manifest) -> None:
@@ -105,16 +138,52 @@ def test_without_the_extra(run: Run, place: str, what: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--from", "2026-01-02", "--to", "2026-01-01"], "--from must not be after --to"),
+        (["--url", "http://127.0.0.1:1"], "as a source of the lake"),
         (["--continuous", "--rebuild"], "--continuous goes with none of"),
         (["--master", "local", "--remote", "sc://there"], "exclude each other"),
         (["--continuous", "--every", "often"], "'often' is no time"),
         (["--from", "yesterday"], "'yesterday' does not match"),
     ],
 )
-def test_wrong_usage(run: Run, place: str, options: list[str], said: str) -> None:
+def test_wrong_usage(
+    run: Run, place: str, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_spark(*_: object) -> object:
+        raise AssertionError("nothing is started for it")
+
+    monkeypatch.setattr("penstock.lake.session.session", no_spark)
     told = run("lake", "run", "--lake", place, *options)
     assert told.exit_code == 2
     assert said in told.stderr
+
+
+def test_a_demo_says_where_it_is_and_what_shows_it(
+    run: Run, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hints: list[str] = []
+    monkeypatch.setattr(command, "hint", hints.append)
+    monkeypatch.setattr(command, "_spark", lambda *_: nullcontext(MagicMock()))
+    monkeypatch.setattr("penstock.lake.demo.write", lambda *_: 3)
+    monkeypatch.setattr("penstock.lake.pipeline.run_frame", lambda *_, **__: Report())
+    assert run("lake", "demo", "--lake", place, "--jobs", "1").exit_code == 0
+    assert hints == [f"the lake is in {place}: penstock lake show --lake {place}"]
+
+
+@pytest.mark.parametrize("options", [["--master", "nonsense"], ["--remote", "sc://there"]])
+def test_a_spark_that_does_not_start_is_told_in_a_line(
+    run: Run, place: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited.\nand more")
+
+    monkeypatch.setattr("penstock.lake.session.session", broken)
+    told = run("lake", "run", "--lake", place, *options)
+    assert told.exit_code == 1
+    [line] = told.stderr.splitlines()
+    assert line.startswith(
+        f"penstock: Spark did not start on {options[1]}: RuntimeError: [JAVA_GATEWAY_EXITED]"
+    )
 
 
 def test_looking_at_a_lake_needs_no_spark(place: str, made: Manifest, penstock: Run) -> None:

@@ -43,6 +43,14 @@ class TestQueues:
         assert done.exit_code == 3
         assert "there are emails" in done.stderr
 
+    def test_says_of_a_name_nobody_has_used_that_it_is_new(self, run: Any) -> None:
+        run("enqueue", "t", "-q", "emails")
+        for arguments in (["pause", "emials"], ["set", "emails2", "fair=true"], ["resume", "emials3"]):
+            done = run("queues", *arguments)
+            assert done.exit_code == 0
+            assert f"there was no queue {arguments[1]!r} until now; there are emails" in done.stderr
+        assert run("queues", "pause", "emails", "emials").stderr == ""
+
     def test_pauses_and_resumes_several(self, run: Any, ask: Any) -> None:
         assert run("queues", "pause", "a", "b").stdout == "a is paused\nb is paused\n"
         assert ask(lambda queue: queue.queue("b")).settings.paused

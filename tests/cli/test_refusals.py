@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -28,6 +29,7 @@ def test_a_store_that_cannot_be_reached_is_5(run: Any, monkeypatch: pytest.Monke
     assert done.exit_code == 5
     *trying, last = done.stderr.splitlines()
     assert len(trying) == 1, "that it is tried again is said once"
+    assert "PostgreSQL at 127.0.0.1:1 is out of reach" in trying[0]
     assert last.endswith("(store_unavailable)")
     assert "secret" not in done.stderr
 
@@ -38,6 +40,14 @@ def test_a_password_or_a_database_that_is_wrong_is_5(run: Any) -> None:
         assert done.exit_code == 5
         assert done.stderr.startswith("penstock: the database refuses: ")
         assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_becomes_a_store_is_told_once(run: Any, tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/queue?poll=1s"
+    assert run("queues", "list", "--url", url).stderr == f"penstock: making a store in {tmp_path}/queue\n"
+    assert run("queues", "list", "--url", url).stderr == ""
+    (tmp_path / "notes.txt").touch()
+    assert "making" not in run("queues", "list", "--url", f"file:{tmp_path}").stderr
 
 
 @pytest.mark.parametrize("url", ["bogus://somewhere", "no url at all", "postgresql://host:many/"])
@@ -80,4 +90,5 @@ def test_each_refusal_has_its_code(error: PenstockError, code: Exit) -> None:
 
 def test_an_unknown_command_is_2(run: Any) -> None:
     assert run("jobz").exit_code == 2
+    assert "Did you mean 'jobs'?" in run("jobz").stderr
     assert run("jobs", "lst").exit_code == 2

@@ -90,6 +90,12 @@ async def test_a_failure_is_seen_and_its_jobs_come_back(watched: httpx.AsyncClie
     await until(back)
 
 
+async def test_failures_say_since_when_they_are_counted(watched: httpx.AsyncClient) -> None:
+    figures = await told(watched, "/v1/figures")
+    failures = await told(watched, "/v1/failures")
+    assert failures["counted_since"] == figures["counted_since"] < failures["at"]
+
+
 async def test_a_failure_that_nobody_has_seen_is_404(watched: httpx.AsyncClient) -> None:
     assert (await watched.get("/v1/failures/0123456789abcdef")).status_code == 404
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -21,7 +23,7 @@ from penstock.core.commands import Ack, Filter, LeaseJobs
 from penstock.core.job import Job, LeaseToken, NewJob, Status
 from penstock.queue import Queue
 from penstock.scheduler.scheduler import Scheduler
-from penstock.stores.log import snapshots
+from penstock.stores.log import compacting, snapshots
 from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
 from penstock.stores.log.compacting import (
@@ -32,11 +34,11 @@ from penstock.stores.log.compacting import (
     compact_once,
     succeeding,
 )
-from penstock.stores.log.errors import Truncated
+from penstock.stores.log.errors import LogGap, Truncated
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
 from penstock.stores.log.state import Parts
 from penstock.stores.log.store import LogStore
-from penstock.testing import START, FakeClock, counting_ids
+from penstock.testing import START, FakeClock, counting_ids, make_job
 from support.processes import exists
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -240,6 +242,23 @@ async def test_only_segments_with_touched_jobs_are_written_again() -> None:
     assert after[1:] == before[1:]
 
 
+async def test_what_happened_to_others_is_not_written_again(tmp_path: Path) -> None:
+    url, segments = f"file://{tmp_path}/log", tmp_path / "log/s00/seg"
+    async with connect(url) as queue:
+        for tenant in ("acme", "other", "third"):
+            await queue.store.enqueue(tenant, [make_job()])
+        await compact_once(url, "s00")
+        before = len(os.listdir(segments))
+        await queue.store.enqueue("acme", [make_job()])
+        await compact_once(url, "s00")
+        assert len(os.listdir(segments)) - before == 3, "the head, acme's jobs, and what happened to them"
+    parts = Parts()
+    backing = open_backing(url)
+    await Snapshots(backing.objects, "s00").load(parts)
+    await backing.close()
+    assert [len(parts.machines[tenant].ledger.told) for tenant in ("acme", "other", "third")] == [2, 1, 1]
+
+
 async def _jobs_at(world: World) -> Sequence[snapshots.JobsAt]:
     found = await Snapshots(world.objects, "s00").manifest()
     assert found is not None
@@ -291,6 +310,18 @@ class TestOnAFolder:
             await again.close()
         assert not (await compact_once(url, "s00", Rhythm(retention=DAY))).watermark
 
+    async def test_a_log_that_begins_behind_its_snapshot_is_told(self, tmp_path: Path) -> None:
+        url, manifest = f"file://{tmp_path}/log", tmp_path / "log/s00/manifest"
+        async with connect(url) as queue:
+            await queue.enqueue("email.send")
+            await compact_once(url, "s00")
+            older = manifest.read_bytes()
+            await queue.enqueue("email.send")
+        assert (await compact_once(url, "s00", Rhythm(retention=timedelta(0)))).watermark == 2
+        manifest.write_bytes(older)
+        with pytest.raises(LogGap, match="has no entry 2"):
+            await compact_once(url, "s00")
+
     async def test_the_command_says_what_it_did(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/log"
         queue = connect(url)
@@ -308,6 +339,28 @@ class TestOnAFolder:
         assert refused.exit_code == 2
         assert "memory://" in refused.stderr
 
+    async def test_the_command_says_of_a_place_without_a_log_that_there_is_none(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/lgo"
+        done = await asyncio.to_thread(CliRunner().invoke, main, ["compact", f"{url}?poll=1s"])
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert done.stderr == f"penstock: there is no log in {url} yet; look at its name (not_found)\n"
+
+    async def test_the_command_compacts_every_log_of_a_place(self, tmp_path: Path) -> None:
+        url = f"file://{tmp_path}/logs"
+        queue = connect(f"{url}?shards=3")
+        for name in ("q0", "q1"):  # in two of them
+            await queue.enqueue("email.send", queue=name)
+        await queue.close()
+        done = await asyncio.to_thread(CliRunner().invoke, main, ["compact", f"{url}?shards=3", "-o", "json"])
+        assert done.exit_code == 0, done.output
+        told = msgspec.json.decode(done.stdout)
+        assert [one["log"] for one in told] == ["s00", "s01", "s02"]
+        assert sorted(one["number"] for one in told) == [0, 1, 1]
+        again = await asyncio.to_thread(CliRunner().invoke, main, ["compact", url, "-o", "table"])
+        assert "s01: nothing new since entry 1;" in again.stdout
+        refused = await asyncio.to_thread(CliRunner().invoke, main, ["compact", f"{url}?shards=2"])
+        assert "made with shards=3" in refused.stderr
+
     async def test_its_process_compacts_and_ends_when_told(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/log"
         queue = connect(url)
@@ -320,6 +373,22 @@ class TestOnAFolder:
             assert await process.stop() == 0
         await backing.close()
         await queue.close()
+
+    async def test_its_process_is_not_waited_for_for_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(compacting, "ENDS_WITHIN_SECONDS", 0.1)
+        process = await CompactorProcess.start(f"file://{tmp_path}/log", "s00")
+        os.kill(process.pid, signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            assert await process.stop() == -signal.SIGKILL
+
+    async def test_ctrl_c_is_for_whoever_started_its_process(self, tmp_path: Path) -> None:
+        process = await CompactorProcess.start(f"file://{tmp_path}/log", "s00")
+        try:
+            assert os.getpgid(process.pid) != os.getpgid(0)
+        finally:
+            await process.stop()
 
     async def test_who_sweeps_again_and_again_keeps_it_going(self, tmp_path: Path) -> None:
         tended = Tended(f"file://{tmp_path}/log", "s00")
@@ -383,3 +452,10 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_entries_are_kept_for_as_long_as_every_program_relies_on(tmp_path: Path) -> None:
+    """One that was at rest for an hour believes the end it saw: what it then writes must not be taken for deleted."""
+    result = CliRunner().invoke(main, ["compact", f"file://{tmp_path}/jobs", "--retention-hours", "23"])
+    assert result.exit_code == 2
+    assert "23.0 is not in the range x>=24" in result.output

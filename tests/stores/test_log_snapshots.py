@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from itertools import pairwise
 from random import Random
 from typing import Any, ClassVar
 
@@ -177,6 +180,22 @@ class TestLoading:
         assert await Snapshots(MemoryObjects(), "s00").load(parts) is None
         assert parts == Parts()
 
+    async def test_what_was_loaded_before_does_not_stay_in_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The compactor loads it again after whatever went wrong, and that may go wrong for hours."""
+        monkeypatch.setattr(snapshots, "FROZEN_FROM", 0)
+        kept, _ = await saved(MemoryObjects())
+        ledgers = []
+        try:
+            for _ in range(3):
+                parts = Parts()
+                await kept.load(parts)
+                ledgers.append(weakref.ref(parts.machines["acme"].ledger))
+            assert [ledger() is None for ledger in ledgers] == [True, True, False]
+        finally:
+            gc.unfreeze()
+
     async def test_a_segment_that_is_missing_is_told(self) -> None:
         objects = MemoryObjects()
         kept, _ = await saved(objects)
@@ -194,7 +213,20 @@ class TestLoading:
             data = bytearray(there[0])
             data[len(data) // 2] ^= 1
             await objects.replace(found.key, bytes(data), there[1])
-        with pytest.raises(LogCorrupt, match="checksum"):
+        with pytest.raises(LogCorrupt, match=r"damaged at s00/seg/\w+: .*checksum"):
+            await kept.load(Parts())
+
+    async def test_a_segment_in_the_place_of_another_is_told(self) -> None:
+        objects = MemoryObjects()
+        kept, _ = await saved(objects)
+        first, *others = [found.key for found in await objects.list("s00/seg")]
+        held = {key: await objects.read(key) for key in (first, *others)}
+        for key, following in pairwise([first, *others, first]):
+            there, other = held[key], held[following]
+            assert there is not None
+            assert other is not None
+            await objects.replace(key, other[0], there[1])
+        with pytest.raises(LogCorrupt, match="damaged at s00/seg/"):
             await kept.load(Parts())
 
     async def test_a_manifest_of_a_newer_version_is_told(self) -> None:

@@ -391,6 +391,7 @@ class TestOtherSchemas:
     async def test_a_database_without_the_schema_is_refused_with_what_to_do(
         self, tmp_path: Path, database: Any
     ) -> None:
+        await database.execute("DROP DATABASE IF EXISTS bare")  # another test may have left one
         await database.execute("CREATE DATABASE bare")
         store = PostgresStore(server_url().rsplit("/", 1)[0] + "/bare")
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Any
 
@@ -132,17 +132,38 @@ class TestWaiting:
         self, connections: list[Any], guard: int | None, commits: bool, version: int | None
     ) -> None:
         await self._put(connections[0])
-        assert await self._after(connections, guard, commits, body=None) == version
+        assert await self._after(connections, guard, commits, [None]) == version
+
+    @pytest.mark.parametrize(("guard", "version"), [(None, 2), (0, None), (1, 2), (5, None)])
+    async def test_for_an_entry_to_be_dropped_and_made_anew(
+        self, connections: list[Any], guard: int | None, version: int | None
+    ) -> None:
+        await self._put(connections[0], times=5)
+        assert await self._after(connections, guard, True, [None, "1"]) == version
+
+    async def test_and_drops_what_was_made_anew_with_a_record(self, connections: list[Any]) -> None:
+        await self._put(connections[0])
+        assert await self._after(connections, None, True, [None, "1"], then=None) == 0
+        told = await connections[0].fetch(
+            "SELECT verb FROM penstock.change WHERE kind = 'thing' AND name = 'a' ORDER BY seq"
+        )
+        assert [row["verb"] for row in told] == ["put", "drop", "put", "drop"]
 
     async def _after(
-        self, connections: list[Any], guard: int | None, commits: bool, body: str | None = "1"
+        self,
+        connections: list[Any],
+        guard: int | None,
+        commits: bool,
+        bodies: Sequence[str | None] = ("1",),
+        then: str | None = "1",
     ) -> Any:
-        """The version that a change gets while another is under way, once that is committed or taken back."""
+        """The version that a change gets while others are under way, once those are committed or taken back."""
         first, second, watcher, *_ = connections
         transaction = first.transaction()
         await transaction.start()
-        await self._put(first, body=body)
-        waiting = asyncio.create_task(self._put(second, guard))
+        for body in bodies:
+            await self._put(first, body=body)
+        waiting = asyncio.create_task(self._put(second, guard, then))
         blocked = "SELECT cardinality(pg_blocking_pids($1)) > 0"
         while not await watcher.fetchval(blocked, second.get_server_pid()):
             assert not waiting.done()
@@ -150,9 +171,12 @@ class TestWaiting:
         return await waiting
 
     @staticmethod
-    async def _put(connection: Any, guard: int | None = None, body: str | None = "1") -> Any:
-        columns = [["thing"], ["a"], [body], [guard], *[[None]] * 7]
-        return (await connection.fetchrow(sql("put_entries"), "t", None, *columns))["put_version"]
+    async def _put(connection: Any, guard: int | None = None, body: str | None = "1", times: int = 1) -> Any:
+        audit = [["a"], ["drop" if body is None else "put"], ["ada"], [None], [None]]
+        columns = [["thing"], ["a"], [body], [guard], [None], [None], *audit]
+        for _ in range(times):
+            found = await connection.fetchrow(sql("put_entries"), "t", None, *columns)
+        return found["put_version"]
 
 
 class TestSweep:

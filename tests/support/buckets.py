@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
@@ -52,6 +53,17 @@ def running_azurite(folder: Path) -> Iterator[str]:
         _ask("PUT", f"{endpoint}/{BUCKET}?restype=container", _signed(f"/{BUCKET}"))
         user = f"{AZURE_ACCOUNT}:{AZURE_KEY.replace('/', '%2F')}"
         yield f"az://{user}@{BUCKET}?endpoint={endpoint.replace(':', '%3A').replace('/', '%2F')}"
+
+
+def lake_on_azurite(url: str) -> tuple[str, dict[str, str]]:
+    """A lake in the container of a URL of Azurite's, and what the environment says to it."""
+    endpoint = dict(parse_qsl(urlsplit(url).query))["endpoint"]
+    access = {
+        "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
+        "AZURE_STORAGE_ENDPOINT": endpoint,
+        "AZURE_ALLOW_HTTP": "true",
+    }
+    return f"abfss://{BUCKET}@{AZURE_ACCOUNT}.dfs.core.windows.net", access
 
 
 @contextmanager
@@ -111,6 +123,16 @@ def _signed(path: str) -> dict[str, str]:
         "Content-Type": "application/x-www-form-urlencoded",
         "Authorization": f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}",
     }
+
+
+def shared_access(permissions: str, until: datetime) -> str:
+    """A token that lets its bearer do so much (r, w, d, l, …) with the container for so long, as Azure's portal makes them."""
+    said = {"sp": permissions, "se": f"{until:%Y-%m-%dT%H:%M:%SZ}", "sv": "2021-12-02", "sr": "c"}
+    resource = f"/blob/{AZURE_ACCOUNT}/{BUCKET}"
+    # In between is what may be said beside, of which there is nothing: who, from where, by which protocol, …
+    text = "\n".join([said["sp"], "", said["se"], resource, "", "", "", said["sv"], said["sr"], *[""] * 7])
+    digest = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+    return urlencode({**said, "sig": base64.b64encode(digest).decode()})
 
 
 def _node() -> Path:

@@ -22,10 +22,15 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from hashlib import md5
 from random import Random
+from typing import TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "queue"
+Answer = tuple[str, dict[str, str], bytes]
+"""Status, headers, content."""
+Held = tuple[bytes, datetime]
+"""An object, and when it was written."""
 FAULTS = ("500 before", "500 after", "503", "409", "cut before", "cut after", "late", "slow")
 
 
@@ -48,15 +53,20 @@ class S3:
 
     def __init__(self, weather: Weather | None = None) -> None:
         self.weather = weather or Weather()
-        self.objects: dict[str, tuple[bytes, datetime]] = {}
+        self.objects: dict[str, Held] = {}
         self.buckets = {BUCKET}
         self.requests: Counter[str] = Counter()
         self.next: deque[str] = deque()
         self.refuses: str | None = None
+        self.refuses_only: set[str] | None = None
+        """By method; None: all of them."""
+        self.refuses_with = ""
+        """What it says beside code and message."""
         """An error code that every request is answered with, as if credentials had expired."""
         self.ahead = timedelta(0)
         """How far its clock is from this machine's."""
         self.landed_late = 0
+        self._parts: dict[str, dict[int, bytes]] = {}
         self.port = 0
         self._choices = Random(self.weather.seed)
         self._later: set[asyncio.Task[None]] = set()
@@ -102,18 +112,19 @@ class S3:
                 await writer.drain()
         writer.close()
 
-    async def _answer(
-        self, method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> tuple[str, dict[str, str], bytes] | None:
+    async def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer | None:
         parts = urlsplit(target)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         self.requests["LIST" if "list-type" in query else method] += 1
         await self._wait(self.weather.put if method == "PUT" else self.weather.get)
-        if self.refuses is not None:
-            return _error("403 Forbidden", self.refuses)
+        is_meant = self.refuses_only is None or method in self.refuses_only
+        if is_meant and (refusal := self._refusal(headers)) is not None:
+            return refusal
         if bucket not in self.buckets:
-            return _error("404 Not Found", "NoSuchBucket")
+            return error("404 Not Found", "NoSuchBucket")
+        if "uploads" in query or "uploadId" in query:
+            return self._in_parts(method, key, query, headers, body)
         match method:
             case "PUT":
                 return await self._put(key, headers, body)
@@ -122,8 +133,7 @@ class S3:
             case "GET":
                 return self._list(query)
             case "DELETE":
-                self.objects.pop(key, None)
-                return "204 No Content", {}, b""
+                return self._delete(key)
             case "POST" if "delete" in query:
                 keys = [one.partition("</Key>")[0] for one in body.decode().split("<Key>")[1:]]
                 for one in keys:
@@ -131,57 +141,94 @@ class S3:
                 rows = "".join(f"<Deleted><Key>{one}</Key></Deleted>" for one in keys)
                 return "200 OK", {}, f"<DeleteResult>{rows}</DeleteResult>".encode()
             case _:
-                return _error("400 Bad Request", "NotImplemented")
+                return error("400 Bad Request", "NotImplemented")
 
-    async def _put(
-        self, key: str, headers: dict[str, str], body: bytes
-    ) -> tuple[str, dict[str, str], bytes] | None:
+    def _refusal(self, headers: dict[str, str]) -> Answer | None:
+        return (
+            None if self.refuses is None else error("403 Forbidden", self.refuses, beside=self.refuses_with)
+        )
+
+    def _delete(self, key: str) -> Answer:
+        self.objects.pop(key, None)
+        return "204 No Content", {}, b""
+
+    async def _put(self, key: str, headers: dict[str, str], body: bytes) -> Answer | None:
         fault = self._fault()
         match fault:
             case "500 before":
-                return _error("500 Internal Server Error", "InternalError")
+                return error("500 Internal Server Error", "InternalError")
             case "503":
-                return _error("503 Slow Down", "SlowDown")
+                return error("503 Slow Down", "SlowDown")
             case "409":
-                return _error("409 Conflict", "ConditionalRequestConflict")
+                return error("409 Conflict", "ConditionalRequestConflict")
             case "cut before":
                 return None
             case "late":
                 task = asyncio.create_task(self._land_late(key, headers, body))
                 self._later.add(task)
                 task.add_done_callback(self._later.discard)
-                return _error("500 Internal Server Error", "InternalError")
+                return error("500 Internal Server Error", "InternalError")
             case "slow":
                 await asyncio.sleep(self.weather.slow_seconds)
         written = self._write(key, headers, body)
         match fault:
             case "500 after":
-                return _error("500 Internal Server Error", "InternalError")
+                return error("500 Internal Server Error", "InternalError")
             case "cut after":
                 return None
             case _:
                 return written
 
-    def _write(self, key: str, headers: dict[str, str], body: bytes) -> tuple[str, dict[str, str], bytes]:
-        held = self.objects.get(key)
-        if self.weather.keeps_conditions:
-            if headers.get("if-none-match") == "*" and held is not None:
-                return _error("412 Precondition Failed", "PreconditionFailed")
-            if (expected := headers.get("if-match")) is not None:
-                if held is None:
-                    return _error("404 Not Found", "NoSuchKey")
-                if expected != _etag(held[0]):
-                    return _error("412 Precondition Failed", "PreconditionFailed")
-        self.objects[key] = (body, datetime.now(UTC) + self.ahead)
-        return "200 OK", {"ETag": _etag(body)}, b""
+    def _in_parts(
+        self, method: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes
+    ) -> Answer:
+        """A large object: begun, sent in parts, and there once it is ended."""
+        if "uploads" in query:
+            name = str(len(self._parts))
+            self._parts[name] = {}
+            answer = (
+                f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
+            )
+            return "200 OK", {}, answer.encode()
+        parts = self._parts[query["uploadId"]]
+        if method == "PUT":
+            parts[int(query["partNumber"])] = body
+            return "200 OK", {"ETag": etag(body)}, b""
+        shown = self._write(key, headers, b"".join(parts[number] for number in sorted(parts)))[1]
+        answer = (
+            f"<CompleteMultipartUploadResult><ETag>{shown['ETag']}</ETag></CompleteMultipartUploadResult>"
+        )
+        return "200 OK", shown, answer.encode()
 
-    def _get(self, key: str, headers: dict[str, str]) -> tuple[str, dict[str, str], bytes]:
+    def _write(self, key: str, headers: dict[str, str], body: bytes) -> Answer:
+        held = self.objects.get(key)
+        if self.weather.keeps_conditions and (unmet := self._unmet(held, headers)) is not None:
+            return unmet
+        self.objects[key] = (body, datetime.now(UTC) + self.ahead)
+        return "200 OK", self._named(self.objects[key]), b""
+
+    def _unmet(self, held: Held | None, headers: dict[str, str]) -> Answer | None:
+        """The answer to a write whose condition does not hold."""
+        if headers.get("if-none-match") == "*" and held is not None:
+            return error("412 Precondition Failed", "PreconditionFailed")
+        if (expected := headers.get("if-match")) is not None:
+            if held is None:
+                return error("404 Not Found", "NoSuchKey")
+            if expected != etag(held[0]):
+                return error("412 Precondition Failed", "PreconditionFailed")
+        return None
+
+    def _named(self, held: Held) -> dict[str, str]:
+        """The headers that say which version this is."""
+        return {"ETag": etag(held[0])}
+
+    def _get(self, key: str, headers: dict[str, str]) -> Answer:
         held = self.objects.get(key)
         if held is None:
-            return _error("404 Not Found", "NoSuchKey")
+            return error("404 Not Found", "NoSuchKey")
         data, modified = held
         shown = {
-            "ETag": _etag(data),
+            **self._named(held),
             "Last-Modified": format_datetime(modified, usegmt=True),
             "Content-Type": "application/octet-stream",
         }
@@ -192,14 +239,22 @@ class S3:
             return "206 Partial Content", shown, data[start:stop]
         return "200 OK", shown, data
 
-    def _list(self, query: dict[str, str]) -> tuple[str, dict[str, str], bytes]:
+    def _list(self, query: dict[str, str]) -> Answer:
         after = query.get("continuation-token") or query.get("start-after", "")
         prefix, most = query.get("prefix", ""), int(query.get("max-keys", 1000))
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        folders: set[str] = set()
+        if delimiter := query.get("delimiter"):  # all on one page
+            deep = [key for key in keys if delimiter in key[len(prefix) :]]
+            folders = {prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in deep}
+            keys = sorted(set(keys) - set(deep))
         page = keys[:most]
         rows = "".join(
+            f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+            for folder in sorted(folders)
+        ) + "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key][0])}</Size>"
-            f"<ETag>{escape(_etag(self.objects[key][0]))}</ETag>"
+            f"<ETag>{escape(etag(self.objects[key][0]))}</ETag>"
             f"<LastModified>{self.objects[key][1]:%Y-%m-%dT%H:%M:%S.000Z}</LastModified></Contents>"
             for key in page
         )
@@ -232,18 +287,28 @@ class S3:
             await asyncio.sleep(median * math.exp(self._choices.gauss(0, math.log(worst / median) / 2.326)))
 
 
-def _error(status: str, code: str) -> tuple[str, dict[str, str], bytes]:
-    return status, {"Content-Type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode()
+Server = TypeVar("Server", bound=S3)
 
 
-def _etag(data: bytes) -> str:
+def error(status: str, code: str, said: str = "", beside: str = "") -> Answer:
+    """An answer as the services give it, on several lines."""
+    text = f"<?xml version='1.0' encoding='UTF-8'?>\n<Error><Code>{code}</Code><Message>{said}</Message>{beside}</Error>"
+    return status, {"Content-Type": "application/xml"}, text.encode()
+
+
+def etag(data: bytes) -> str:
     return f'"{md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 @contextmanager
 def running_s3(weather: Weather | None = None) -> Iterator[S3]:
+    with serving(S3(weather)) as server:
+        yield server
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
     """A server in a thread of its own."""
-    server = S3(weather)
     started = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -253,7 +318,7 @@ def running_s3(weather: Weather | None = None) -> Iterator[S3]:
         loop.run_until_complete(_cancel_the_rest())
         loop.close()
 
-    thread = threading.Thread(target=run, name="s3")
+    thread = threading.Thread(target=run, name="bucket")
     thread.start()
     started.wait()
     try:

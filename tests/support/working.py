@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager
 
 from penstock.worker.worker import Stopped, Worker
 
-LONG = 20.0
+LONG = 60.0
+"""However busy the machine: processes are waited for, too."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

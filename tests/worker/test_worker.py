@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -146,6 +147,18 @@ class TestHowAttemptsEnd:
         assert (job.status, job.attempts) == (Status.QUEUED, 0)
         assert job.run_at > datetime.now(UTC) + timedelta(seconds=10)
         assert "no handler here runs jobs of type 'unheard.of'" in caplog.text
+
+    async def test_types_that_somebody_made_up_are_one_figure(self, app: Penstock, work: Work) -> None:
+        handles = [await app.enqueue(f"unheard.of.{n}") for n in range(3)]
+        async with work() as running:
+            for handle in handles:
+                await until(partial(_was_tried, handle))
+        figures = running.worker.metrics.text()
+        assert (
+            'penstock_worker_attempts_total{queue="default",type="(unknown)",outcome="release"} 3' in figures
+        )
+        assert "penstock_worker_unknown_types_total 3" in figures
+        assert "unheard" not in figures
 
     async def test_an_exception_whose_text_cannot_be_encoded_is_stored_escaped(
         self, app: Penstock, work: Work

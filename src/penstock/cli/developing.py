@@ -102,7 +102,7 @@ def _greet(
         if not worker
         else target or "demo handlers: hello, slow, flaky, and tick every minute"
     )
-    type = "hello" if target is None else "TYPE"
+    type, queue = ("hello", "default") if target is None else ("TYPE", "QUEUE")
     elsewhere = "" if data == Path(".penstock") or not here.migrates else f"PENSTOCK_URL={here.url} "
     lines = [
         f"Penstock is up at {url}        (Ctrl-C ends it all)",
@@ -116,13 +116,13 @@ def _greet(
         "",
         "In another terminal, in this folder:",
         "",
-        f'  {elsewhere}penstock enqueue {type} \'{{"name": "Ada"}}\' --wait',
+        f'  {elsewhere}penstock enqueue {type} \'{{"name": "Ada"}}\' --queue {queue} --wait',
         f"  {elsewhere}penstock jobs list",
         f"  {elsewhere}penstock top",
         "",
         "or from any language:",
         "",
-        f"  curl {url}/v1/jobs -H 'Authorization: Bearer {secret}' -d '{{\"type\": \"{type}\"}}'",
+        f'  curl {url}/v1/jobs -H \'Authorization: Bearer {secret}\' -d \'{{"type": "{type}", "queue": "{queue}"}}\'',
         "",
     ]
     print("\n".join(lines), flush=True)

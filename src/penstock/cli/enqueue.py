@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -17,8 +18,9 @@ from penstock.cli.output import clean, hint, print_json
 from penstock.cli.shapes import job_plain
 from penstock.cli.words import Duration, Json, Moment
 from penstock.core.commands import Enqueued
-from penstock.core.errors import JobFailed
+from penstock.core.errors import JobFailed, PenstockError
 from penstock.core.job import Job, Status
+from penstock.explain import explain
 from penstock.queue import Queue
 
 FOR_EVER = inf
@@ -72,7 +74,16 @@ async def enqueue(
         _print_id(answer, output)
         return Exit.OK
     hint(f"waiting for {answer.id}")
+    await _tell_if_unserved(queue, answer.id)
     return await _waited(queue, answer, None if patience == FOR_EVER else patience, output)
+
+
+async def _tell_if_unserved(queue: Queue, id: str) -> None:
+    """A job in a queue that no worker takes may be waited for until the end of days."""
+    with suppress(PenstockError):  # a token may not be allowed to look; then we wait without it
+        for reason in (await explain(queue, id)).reasons:
+            if reason.code == "no_worker":
+                click.echo(f"penstock: {reason.message}; --queue names another", err=True)
 
 
 def _print_id(answer: Enqueued, output: str) -> None:

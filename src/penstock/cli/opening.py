@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -61,7 +62,18 @@ async def opened(url: str | None, tenant: str) -> AsyncIterator[Queue]:
 def _located(url: str | None) -> Address:
     if url is None and not EMBEDDED.exists():
         click.echo(f"penstock: making a store in {EMBEDDED.resolve()}; PENSTOCK_URL names another", err=True)
+    if (folder := _new_folder(url)) is not None:
+        click.echo(f"penstock: making a store in {folder}", err=True)
     return locate(url, EMBEDDED)
+
+
+def _new_folder(url: str | None) -> Path | None:
+    """The folder that a URL names and that is no store yet: it may be mistyped, and would look like an empty one."""
+    parts = urlsplit(url or "")
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        return None
+    folder = Path(unquote(parts.path)).absolute()
+    return folder if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())) else None
 
 
 def actor() -> str:

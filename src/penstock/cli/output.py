@@ -135,12 +135,16 @@ def table(columns: Sequence[Column], items: Iterable[Any], *, wide: bool = False
             column.title,
             justify="right" if column.right else "left",
             no_wrap=column.whole,
-            min_width=max((len(row[place]) for row in rows), default=0) if column.whole else None,
+            min_width=max((_width(row[place]) for row in rows), default=0) if column.whole else None,
             overflow="fold",
         )
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def _width(cell: Text) -> int:
+    return max(map(len, cell.plain.split("\n")))
 
 
 def _cell(value: object) -> Text:

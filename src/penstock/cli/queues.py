@@ -106,12 +106,22 @@ async def _known(queue: Queue, name: str) -> QueueView:
     return views[name]
 
 
+async def _tell_if_new(queue: Queue, *names: str) -> None:
+    """A queue may be set before it has a job; but a person may have mistyped it."""
+    there = [view.name for view in await queue.queues()]
+    for name in names:
+        if there and name not in there:
+            known = ", ".join(there[:20])
+            click.echo(f"penstock: there was no queue {name!r} until now; there are {known}", err=True)
+
+
 @queues.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @on_store
 async def pause(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> None:
     """Let out no more jobs of a queue. Those that run finish; new ones are taken in."""
+    await _tell_if_new(queue, *names)
     for name in names:
         await queue.pause(name, reason)
         click.echo(f"{name} is paused")
@@ -123,6 +133,7 @@ async def pause(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> 
 @on_store
 async def resume(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> None:
     """Let jobs of a paused queue out again."""
+    await _tell_if_new(queue, *names)
     for name in names:
         await queue.resume(name, reason)
         click.echo(f"{name} is not paused")
@@ -146,7 +157,9 @@ async def set_(
 
     `none` takes a limit away.
     """
-    configured = await queue.configure(name, reason=reason, **read_settings(settings))
+    changes = read_settings(settings)
+    await _tell_if_new(queue, name)
+    configured = await queue.configure(name, reason=reason, **changes)
     if output == "json":
         print_json({"name": name, "settings": plain(configured)})
         return

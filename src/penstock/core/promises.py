@@ -1,6 +1,7 @@
 """Retention with a promise: where a lake is kept, nothing leaves the store before the lake has it.
 
-A promise is an entry of the service itself, one for each lake, so that it holds on every store and needs no table.
+A promise is an entry of the service itself, one for each lake, so that it holds on every store and needs no table. A store
+of several logs keeps one in each.
 """
 
 from __future__ import annotations

@@ -319,7 +319,10 @@ def _may_see_to(call: Call, kind: str, scopes: Mapping[str, tuple[Scope, ...]]) 
     token = call.caller.token
     assert token is not None
     if kind in LETTING_IN and not call.caller.is_the_service:
-        raise Forbidden("tokens are seen to under /v1/tokens", needed="a token of the service itself")
+        raise Forbidden(
+            "tokens are made, listed and ended under /v1/tokens, or by penstock tokens at the store itself",
+            needed="a token of the service itself",
+        )
     needed = scopes.get(kind, (Scope.ADMIN,))
     if not any(token.allows(scope) for scope in needed):
         told = " or ".join(needed)

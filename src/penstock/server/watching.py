@@ -29,6 +29,7 @@ from penstock.figures import (
     figures,
     is_rising,
     last_hour,
+    read_place,
     recent,
     types,
 )
@@ -81,6 +82,8 @@ class FailureAnswer(Struct, frozen=True):
 
 class FailuresAnswer(Struct, frozen=True):
     at: Moment
+    counted_since: Moment | None
+    """Failures before were not counted; None if nothing has been counted yet."""
     failures: list[FailureAnswer]
 
 
@@ -102,7 +105,8 @@ async def list_failures(call: Call) -> FailuresAnswer:
         and (query.type is UNSET or query.type in group.types)
     ]
     groups.sort(key=lambda one: (one.last_day, one.group.last_seen), reverse=True)
-    return FailuresAnswer(now, groups[: query.limit])
+    place = await read_place(call.service.store, call.caller.tenant)
+    return FailuresAnswer(now, None if place is None else place.since, groups[: query.limit])
 
 
 async def get_failure(call: Call) -> FailureAnswer:

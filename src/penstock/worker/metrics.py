@@ -22,7 +22,8 @@ class Metrics:
         )
         self.unknown = Counter(
             "penstock_worker_unknown_types_total",
-            "Jobs given back because no handler here runs them, by type.",
+            "Jobs given back because no handler here runs them; the log names their types.",
+            labelled=False,
         )
         self.lease_failures = Counter(
             "penstock_worker_lease_failures_total",

@@ -42,7 +42,11 @@ from penstock.worker.showing import Showing
 
 logger = logging.getLogger("penstock.worker")
 
+UNKNOWN = "(unknown)"
+"""Stands in figures for types that nothing here runs."""
 UNKNOWN_SECONDS = 30.0
+MOST_UNKNOWN = 100
+"""How many of them are told of by name."""
 QUEUES_SECONDS = 10.0
 RUNG_SECONDS = 10.0
 """The longest wait between two looks while wake-ups arrive."""
@@ -481,8 +485,8 @@ class Worker:
 
     def _unknown_type(self, held: InHand) -> Ending:
         type = held.leased.job.type
-        self.metrics.unknown.add(type=type)
-        if type not in self._unknown:
+        self.metrics.unknown.add()
+        if type not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
             self._unknown.add(type)
             logger.warning(
                 "no handler here runs jobs of type %r; they are given back, for %g s at a time",
@@ -531,7 +535,8 @@ class Worker:
 
     def _count(self, held: InHand, ending: Ending, seconds: float) -> None:
         job = held.leased.job
-        queue, type = ("queue", job.queue), ("type", job.type)
+        # Anybody can make up a type; a label for each would grow for ever.
+        queue, type = ("queue", job.queue), ("type", job.type if job.type in self._handlers else UNKNOWN)
         self.metrics.ended.count((queue, type, _OUTCOMES[ending.how]))
         self.metrics.run_seconds.observe((type,), seconds)
         assert job.lease is not None

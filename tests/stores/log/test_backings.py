@@ -13,10 +13,11 @@ import pytest
 from penstock.core.errors import InvalidInput
 from penstock.stores.log.backings import Backing, Objects, Tape, open_backing
 from penstock.stores.log.errors import Truncated
-from support.buckets import running_azurite, running_ministack
+from support.buckets import running_ministack
+from support.gcs import running_gcs
 from support.s3 import running_s3
 
-BACKINGS = ("memory", "folder", "s3", "ministack", "azurite")
+BACKINGS = ("memory", "folder", "s3", "ministack", "gcs", "azurite")
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +32,10 @@ def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_azurite(tmp_path_factory.mktemp("azurite")) as url:
-        yield url
+@pytest.fixture(scope="module")  # no longer: it sets the environment
+def gcs() -> Iterator[str]:
+    with running_gcs() as server:
+        yield server.url("")
 
 
 @pytest.fixture(params=BACKINGS)

@@ -14,9 +14,10 @@ import pytest
 
 from penstock.connecting import connect
 from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.job import Status
 from penstock.queue import Queue
 from penstock.stores.log import entry as entry_module
-from penstock.stores.log.backings.numbered import pack
+from penstock.stores.log.backings.packed import pack
 from penstock.stores.log.backings.probe import REMEMBERED
 from penstock.stores.log.entry import entry, write
 from penstock.stores.log.errors import (
@@ -27,12 +28,15 @@ from penstock.stores.log.errors import (
     StorageGone,
     StorageRefused,
 )
+from support.gcs import running_gcs
 from support.s3 import S3, running_s3
+from support.working import until
 
 
-@pytest.fixture
-def s3() -> Iterator[S3]:
-    with running_s3() as server:
+@pytest.fixture(params=[running_s3, running_gcs], ids=["s3", "gcs"])
+def s3(request: pytest.FixtureRequest) -> Iterator[S3]:
+    """A server that speaks S3, and then one that speaks as Google's does."""
+    with request.param() as server:
         server.objects[f"jobs/{REMEMBERED}"] = (b"{}", datetime.now(UTC))
         yield server
 
@@ -67,7 +71,9 @@ class TestFolder:
     async def test_what_is_there_can_be_read_while_nothing_can_be_written(
         self, folder: Queue, problem: int, error: type[PenstockError], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        job = await folder.enqueue("a")
+        job, soon = await folder.enqueue("a"), await folder.enqueue("a", delay=0.1)
+        [held] = await folder.lease(worker="w", lease_seconds=1)
+        ran_out = (await folder.get(held.id)).lease
 
         def failing(*args: Any) -> int:
             raise OSError(problem, os.strerror(problem))
@@ -75,10 +81,20 @@ class TestFolder:
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", failing)
             assert type(await refused(folder)) is error
-            assert (await folder.get(job.id)).id == job.id
+            assert ran_out is not None
+            at = ran_out.expires_at
+
+            async def is_over() -> bool:
+                return await folder.store.now() >= at
+
+            await until(is_over)  # and that cannot be written down either
+            assert (await folder.get(job.id)).status is Status.RUNNING, "as of the newest entry"
+            assert (await folder.get(soon.id)).id == soon.id
             assert [view.name for view in await folder.queues()] == ["default"]
+            assert (await folder.history(job.id)).records == (), "its attempt has not ended for anybody"
+        assert (await folder.get(job.id)).status is Status.QUEUED
         await folder.enqueue("a")
-        assert len((await folder.find()).jobs) == 2
+        assert len((await folder.find()).jobs) == 3
 
     async def test_one_that_was_removed_is_told_and_not_begun_anew(
         self, folder: Queue, tmp_path: Path
@@ -114,24 +130,46 @@ class TestBucket:
     ) -> None:
         await bucket.enqueue("a")
         s3.refuses = code
+        # As S3 does; this token is of no variable that could be looked up.
+        s3.refuses_with = (
+            "<Token-0>FwoGZXIv\n/wEaDSecret</Token-0><RequestId>7K2</RequestId><HostId>a=</HostId>"
+        )
         async with connect(s3.url()) as late:
             for queue in (bucket, late):
                 error = await refused(queue)
                 assert isinstance(error, StorageRefused)
                 assert isinstance(error, StoreUnavailable), "workers try again"
-                assert "secret" not in str(error)
+                assert "secret" not in str(error).lower()
+                assert "FwoGZXIv" not in str(error)
+                assert "<Code>" in str(error), "what it was is told"
             s3.refuses = None
             await bucket.enqueue("a")
             assert len((await late.find()).jobs) == 2
+
+    async def test_what_is_there_can_be_read_by_who_may_only_read(self, s3: S3, bucket: Queue) -> None:
+        job = await bucket.enqueue("a")
+        s3.refuses, s3.refuses_only = "AccessDenied", {"PUT", "POST", "DELETE"}
+        async with connect(s3.url()) as late:
+            assert isinstance(await refused(late), StorageRefused)
+            for queue in (bucket, late):
+                assert (await queue.get(job.id)).id == job.id
+
+    async def test_who_may_not_delete_can_work(self, s3: S3, bucket: Queue) -> None:
+        """Nothing but the compactor has to; the empty object that the time is read from stays behind."""
+        s3.refuses, s3.refuses_only = "AccessDenied", {"POST", "DELETE"}
+        await bucket.enqueue("a")
+        assert len((await bucket.find()).jobs) == 1
 
 
 class TestDamage:
     """Whoever has read beyond it goes on; whoever comes to it stops there, and neither skips nor mends."""
 
-    async def _spoilt(self, s3: S3, bucket: Queue, spoilt: bytes, error: type[PenstockError]) -> str:
+    async def _spoilt(
+        self, s3: S3, bucket: Queue, spoilt: bytes, error: type[PenstockError], number: int = 2
+    ) -> str:
         for _ in range(3):
             await bucket.enqueue("a")
-        s3.objects[object_of(2)] = (spoilt, datetime.now(UTC))
+        s3.objects[object_of(number)] = (spoilt, datetime.now(UTC))
         before = dict(s3.objects)
         async with connect(s3.url()) as late:
             with pytest.raises(error) as raised:
@@ -151,8 +189,14 @@ class TestDamage:
         assert "restore it from a copy" in said
 
     async def test_an_entry_that_is_whole_and_makes_no_sense(self, s3: S3, bucket: Queue) -> None:
-        said = await self._spoilt(s3, bucket, pack(b"somebody", 1, b"no entry"), LogCorrupt)
-        assert "entry 2" in said
+        said = await self._spoilt(s3, bucket, pack(b"somebody", 1, b"no entry"), LogCorrupt, 3)
+        assert "entry 3" in said
+
+    async def test_an_entry_in_the_place_of_another(self, s3: S3, bucket: Queue) -> None:
+        """As one has it who wrote where the newest entry had been removed."""
+        whole = entry(b"w" * 16, 1, datetime.now(UTC), [write("tick", "default", ()).data])
+        said = await self._spoilt(s3, bucket, pack(b"somebody", 1, whole), LogCorrupt)
+        assert "0002: it, or one right before it, is not what entry 3 was written behind" in said
 
     async def test_an_entry_of_a_newer_version(
         self, s3: S3, bucket: Queue, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +204,7 @@ class TestDamage:
         with monkeypatch.context() as newer:
             newer.setattr(entry_module, "RULES", entry_module.RULES + 1)
             data = entry(b"w" * 16, 1, datetime.now(UTC), [write("tick", "default", ()).data])
-        said = await self._spoilt(s3, bucket, pack(b"somebody", 1, data), LogTooNew)
+        said = await self._spoilt(s3, bucket, pack(b"somebody", 1, data), LogTooNew, 3)
         assert "upgrade" in said
 
     async def test_behind_which_somebody_writes_unawares_leaves_it_open_whether_that_counts(

@@ -16,7 +16,7 @@ from penstock.queue import Queue
 from penstock.server.metrics import ServiceMetrics
 from penstock.stores.log.backings.memory import MemoryBacking
 from penstock.stores.log.backings.probe import REMEMBERED
-from penstock.stores.log.cost import S3_STANDARD, Usage
+from penstock.stores.log.cost import S3_STANDARD, Usage, at_rest, looks_an_hour, resting
 from penstock.stores.log.shards import ShardedLogStore
 from penstock.worker.worker import Worker
 from support.s3 import S3, running_s3
@@ -76,8 +76,14 @@ class TestUsage:
         used = Usage(entries=310, at_rest=10, jobs=100, writers=3, hours=2.0)
         assert (used.puts_per_job, used.gets_per_job) == (3.0, 6.0)
         assert used.per_million_jobs(S3_STANDARD) == pytest.approx(3 * 5 + 6 * 0.4)
-        assert (used.puts_per_idle_hour, used.gets_per_idle_hour) == (5.0, 3 * 720 + 10)
-        assert used.idle_month(S3_STANDARD) == pytest.approx(730 * (5 * 5 + 2170 * 0.4) / 1e6)
+        assert used.idle_hour == resting(5, 3, 5)
+        assert used.idle_month(S3_STANDARD) == pytest.approx(730 * used.idle_hour.cost(S3_STANDARD))
+        assert looks_an_hour(5) == 0.75 * 3600 / 6.25 + 270
+
+    def test_at_rest_is_what_the_page_says(self) -> None:
+        """Three workers that wait write so many entries an hour; the doctor, who sees these, says the same."""
+        used = Usage(entries=1355, at_rest=1355, writers=3, hours=10.0)
+        assert used.idle_month(S3_STANDARD) == pytest.approx(at_rest(3).cost(S3_STANDARD))
 
     def test_of_nothing_is_nothing(self) -> None:
         assert Usage().per_million_jobs(S3_STANDARD) == Usage().idle_month(S3_STANDARD) == 0.0
@@ -96,3 +102,4 @@ class TestDoctor:
         assert result.exit_code == 0, result.output
         assert "3.00 writes and 0.00 reads per job, which is $15.00 per million jobs" in result.output
         assert "a month in a bucket (list prices of S3 Standard" in result.output
+        assert "each process looks every 5 to 7.5 s when nothing happens" in result.output

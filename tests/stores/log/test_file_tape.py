@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import struct
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +64,24 @@ async def fill(tape: FileTape, number: int) -> None:
         await tape.append(b"entry %d" % n)
 
 
+class SlowOnceScanned:
+    """A lock that the thread of a tape, when it has read what others wrote, takes only after the event loop has looked."""
+
+    def __init__(self, coming: Callable[[], object], looked: threading.Event) -> None:
+        self._lock, self._coming, self._looked = threading.Lock(), coming, looked
+        self._event_loops = threading.get_ident()
+
+    def __enter__(self) -> None:
+        frame = sys._getframe(1)
+        if threading.get_ident() != self._event_loops and frame.f_code.co_name == "_to_end":
+            self._coming()
+            self._looked.wait(10)
+        self._lock.acquire()
+
+    def __exit__(self, *args: object) -> None:
+        self._lock.release()
+
+
 class TestSeveralOnOneLog:
     async def test_see_each_others_entries_in_one_order(self, tape: FileTape, other: FileTape) -> None:
         assert await tape.read(0) == []
@@ -82,6 +103,25 @@ class TestSeveralOnOneLog:
             assert len(await tape.read(0)) == 3
         await other.append(b"new")
         assert await tape.read(3) == [(4, b"new")]
+
+    async def test_what_is_read_while_the_thread_comes_by_new_entries_is_theirs(
+        self, tape: FileTape, other: FileTape, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Older entries under their numbers would be skipped as repeated, and this process would lease jobs twice."""
+        await fill(tape, 3)
+        told = [(await other.append(b"other %d" % n), b"other %d" % n) for n in range(2)]
+        coming, looked = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(
+            tape, "_mutex", SlowOnceScanned(lambda: loop.call_soon_threadsafe(coming.set), looked)
+        )
+        appending = asyncio.create_task(tape.append(b"ours"))
+        await coming.wait()
+        reading = asyncio.create_task(tape.read(3))
+        await asyncio.sleep(0)
+        looked.set()
+        assert (await reading)[:2] == told
+        assert await appending == 6
 
     async def test_go_on_in_the_next_file_together(self, folder: Path) -> None:
         tapes = [FileTape(folder, roll_bytes=200) for _ in range(2)]
@@ -315,6 +355,32 @@ class TestBadWeather:
         for attempt in (tape.append(b"three"), tape.read(2)):
             with pytest.raises(StorageGone):
                 await attempt
+
+    async def test_a_copy_without_the_hidden_files_is_read(self, tape: FileTape, folder: Path) -> None:
+        await fill(tape, 2)
+        for hidden in (".lock", ".turn"):
+            os.unlink(folder / hidden)
+        late = FileTape(folder)
+        assert await late.last() == 2
+        assert len(await late.read(0)) == 2
+        assert await late.append(b"three") == 3
+        await late.close()
+
+    async def test_a_folder_in_the_place_of_another_is_left_alone(self, folder: Path, tmp_path: Path) -> None:
+        """As when a copy is put back under a program that runs: what it holds open is in the folder that was moved away."""
+        tape = FileTape(folder, roll_bytes=200)
+        await fill(tape, 3)
+        shutil.copytree(folder, tmp_path / "copy")
+        os.rename(folder, tmp_path / "away")
+        os.rename(tmp_path / "copy", folder)
+        other = FileTape(folder, roll_bytes=200)
+        told = [(await other.append(b"other %d" % n), b"other %d" % n) for n in range(9)]
+        for attempt in (tape.read(3), tape.append(b"ours"), tape.last()):
+            with pytest.raises(StorageGone, match="another folder is in its place"):
+                await attempt
+        assert await read_all(other, 3) == told
+        for one in (tape, other):
+            await one.close()
 
     async def test_a_lock_held_for_ever_is_told(self, tape: FileTape, folder: Path) -> None:
         await fill(tape, 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,11 +28,19 @@ from penstock.queue import Queue
 from penstock.stores.log import log as log_module
 from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.entry import read
-from penstock.stores.log.errors import LogCorrupt, LogGap, LogStopped, LogTooNew, OutcomeUnknown
+from penstock.stores.log.errors import (
+    LogCorrupt,
+    LogGap,
+    LogStopped,
+    LogTooNew,
+    OutcomeUnknown,
+    StorageFull,
+)
 from penstock.stores.log.state import Parts, State
 from penstock.stores.log.store import LogStore
 from penstock.testing import START, FakeClock, make_job
 from support.differential import History
+from support.gcs import running_gcs
 from support.log_dump import dumped
 from support.s3 import Weather, running_s3
 
@@ -173,6 +182,26 @@ class TestReading:
         await store.get("t", [job.id])
         assert tape.appends == 3
 
+    async def test_a_clock_that_is_set_back_while_somebody_looks_is_not_waited_for(
+        self, store: LogStore, tape: Watched, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.enqueue("t", [make_job()])
+        await store.lease("t", [LeaseJobs("default", "w", 1, 5)])
+        before = clock.now()
+        told = iter([before + timedelta(seconds=6)])  # then it is set back
+        monkeypatch.setattr(clock, "now", lambda: next(told, before))
+        append = tape.append
+
+        async def append_few(data: bytes) -> int:
+            if tape.appends > 5:
+                raise OSError("it writes for ever")
+            return await append(data)
+
+        monkeypatch.setattr(tape, "append", append_few)
+        [view] = await store.queues("t")
+        assert view.counts[Status.RUNNING] == 1
+        assert tape.appends == 3
+
     async def test_an_office_that_is_held_is_kept_without_writing_while_time_is_left(
         self, tape: Watched, clock: FakeClock
     ) -> None:
@@ -200,6 +229,21 @@ class TestWaking:
             await there.enqueue("t", [make_job()])
             assert await bell.wait(5.0) == {"default"}
         await here.close()
+
+    def test_who_listens_in_another_event_loop_is_woken_too(self, tape: Watched, clock: FakeClock) -> None:
+        here, there = LogStore.on(tape, clock), LogStore.on(tape, clock)
+
+        async def listen() -> None:
+            async with asyncio.timeout(30), here.wakeups.listen("t", ["default"]) as bell:
+                await here.wakeups.start()
+                await asyncio.sleep(0.05)  # it rests
+                await there.enqueue("t", [make_job()])
+                assert await bell.wait(20) == {"default"}
+                await asyncio.sleep(0.05)
+                assert here.wakeups.status().healthy
+
+        for _ in range(2):
+            asyncio.run(listen())
 
     async def test_nobody_who_does_not_listen_polls(self, store: LogStore, tape: Watched) -> None:
         await store.enqueue("t", [make_job()])
@@ -248,6 +292,28 @@ class TestBadWeather:
         tape.error = None
         await store.enqueue("t", [make_job()])
         assert [view.counts["queued"] for view in await store.queues("t")] == [1]  # type: ignore[index]
+
+    async def test_of_a_list_too_long_for_an_entry_each_is_told_what_became_of_it(
+        self, store: LogStore, tape: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Told that nothing was changed, one would send all of it again."""
+        monkeypatch.setattr(log_module, "MOST_BYTES", 2_000)
+        monkeypatch.setattr("penstock.stores.log.store.MOST_BYTES", 2_000)
+        await store.queues("t")
+        jobs = [make_job(payload="x" * 500) for _ in range(20)]
+        append = tape.append
+
+        async def append_some(data: bytes) -> int:
+            if tape.appends >= 2:
+                raise StorageFull("the disk", "no room")
+            return await append(data)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(tape, "append", append_some)
+            answers = await store.enqueue("t", jobs)
+        there = [not isinstance(job, PenstockError) for job in await store.get("t", [job.id for job in jobs])]
+        assert there == [not isinstance(answer, StorageFull) for answer in answers]
+        assert 0 < sum(there) < 20
 
     async def test_what_may_have_been_written_can_be_sent_again(self, store: LogStore, tape: Watched) -> None:
         job = make_job()
@@ -472,14 +538,18 @@ class TestOpening:
             connect("ftp://somewhere")
 
 
+EACH_CLOUD = pytest.mark.parametrize("running", [running_s3, running_gcs], ids=["s3", "gcs"])
+
+
 class TestInABucket:
     """Over real HTTP: what the tape and the store make of each other."""
 
+    @EACH_CLOUD
     @pytest.mark.parametrize(
         "faults", [{}, {"cut after": 0.1, "500 after": 0.1, "409": 0.1}], ids=["fair", "foul"]
     )
-    async def test_several_machines_share_the_work(self, faults: dict[str, float]) -> None:
-        with running_s3(Weather(faults=faults)) as server:
+    async def test_several_machines_share_the_work(self, faults: dict[str, float], running: Any) -> None:
+        with running(Weather(faults=faults)) as server:
             async with connect(server.url()) as one, connect(server.url()) as other:
                 both = (one, other)
                 await asyncio.gather(*(queue.enqueue("a") for queue in both * 10))
@@ -491,8 +561,9 @@ class TestInABucket:
                 await asyncio.gather(*(other.ack(job) for job in jobs))
                 assert [view.counts[Status.SUCCEEDED] for view in await one.queues()] == [20]
 
-    async def test_credentials_that_expire_are_told_and_come_back(self) -> None:
-        with running_s3() as server:
+    @EACH_CLOUD
+    async def test_credentials_that_expire_are_told_and_come_back(self, running: Any) -> None:
+        with running() as server:
             async with connect(server.url()) as queue:
                 await queue.enqueue("a")
                 server.refuses = "ExpiredToken"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,7 +15,8 @@ from penstock.core.errors import InvalidInput, StoreUnavailable, UnknownStore
 from penstock.stores.log.backings import Backing, open_backing
 from penstock.stores.log.backings import objects as objects_module
 from penstock.stores.log.backings.memory import MemoryObjects
-from penstock.stores.log.backings.numbered import ObjectTape, filler, pack
+from penstock.stores.log.backings.numbered import ObjectTape
+from penstock.stores.log.backings.packed import filler, pack
 from penstock.stores.log.backings.probe import REMEMBERED
 from penstock.stores.log.errors import (
     LogCorrupt,
@@ -28,26 +29,31 @@ from penstock.stores.log.errors import (
     StoreNotConditional,
     Truncated,
 )
+from support.gcs import running_gcs
 from support.killing import check_nothing_is_lost, confirmed_until_killed
 from support.s3 import S3, Weather, running_s3
 from support.turns import appended, fairness
 from support.virtual import run
 
 SHARD = "s00"
+Running = Callable[..., AbstractContextManager[S3]]
 
 
-@pytest.fixture
-def s3() -> Iterator[S3]:
-    """A server that was found good before."""
-    with running_s3() as server:
-        server.objects[f"jobs/{REMEMBERED}"] = (b"{}", datetime.now(UTC))
+EACH = pytest.mark.parametrize("running", [running_s3, running_gcs], ids=["s3", "gcs"])
+
+
+@pytest.fixture(params=[running_s3, running_gcs], ids=["s3", "gcs"])
+def new_s3(request: pytest.FixtureRequest) -> Iterator[S3]:
+    """A server that speaks S3, and then one that speaks as Google's does."""
+    with request.param() as server:
         yield server
 
 
 @pytest.fixture
-def new_s3() -> Iterator[S3]:
-    with running_s3() as server:
-        yield server
+def s3(new_s3: S3) -> S3:
+    """One that was found good before."""
+    new_s3.objects[f"jobs/{REMEMBERED}"] = (b"{}", datetime.now(UTC))
+    return new_s3
 
 
 @pytest.fixture
@@ -80,13 +86,21 @@ class TestLostAnswers:
         s3.next.append(fault)
         assert await backing.objects.replace("manifest", b"3", version) is None
 
+    @pytest.mark.parametrize("fault", ["500 after", "cut after", "409", "500 before", "late"])
+    async def test_of_what_the_time_is_told_by_too(self, s3: S3, fault: str) -> None:
+        backing = open_backing(s3.url())
+        s3.ahead = timedelta(hours=1)
+        s3.next.append(fault)
+        assert await backing.objects.now() - datetime.now(UTC) > timedelta(minutes=59)
+        await backing.close()
+
     async def test_that_stay_lost_are_neither_a_yes_nor_a_no(
         self, s3: S3, backing: Backing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(objects_module, "DEADLINE_SECONDS", 0.3)
         tape = backing.tape(SHARD)
         await tape.append(b"one")
-        s3.next.extend(["500 before"] * 50)
+        s3.next.extend(["500 before"] * 5_000)
         with pytest.raises(OutcomeUnknown, match="may have taken effect or not"):
             await tape.append(b"two")
         s3.next.clear()
@@ -192,7 +206,7 @@ class TestWatermark:
         await tape.append(b"one")
         with pytest.raises(OutcomeUnknown, match="all up to 5 were deleted"):
             await tape.append(b"sleepy")
-        assert await objects.list(SHARD + "/log") == []
+        assert [found.key[-1] for found in await objects.list(SHARD + "/log")] == ["5"]  # the newest stays
         assert await tape.append(b"six") == 6
 
     async def test_must_be_published_before_anything_is_deleted(self) -> None:
@@ -217,7 +231,7 @@ class TestDamage:
             s3.objects["jobs/s00/log/" + f"{2:020d}"] = (damaged, s3.objects["jobs/PROBED"][1])
             with pytest.raises(LogCorrupt, match=said):
                 await tape.read(1)
-        s3.objects["jobs/s00/log/" + f"{2:020d}"] = (b"PSE\x02" + whole[4:], s3.objects["jobs/PROBED"][1])
+        s3.objects["jobs/s00/log/" + f"{2:020d}"] = (b"PSE\x03" + whole[4:], s3.objects["jobs/PROBED"][1])
         with pytest.raises(LogTooNew, match="upgrade"):
             await tape.read(1)
 
@@ -238,8 +252,9 @@ class TestDamage:
 
 
 class TestProbe:
-    async def test_refuses_a_store_that_ignores_conditions(self) -> None:
-        with running_s3(Weather(keeps_conditions=False)) as server:
+    @EACH
+    async def test_refuses_a_store_that_ignores_conditions(self, running: Running) -> None:
+        with running(Weather(keeps_conditions=False)) as server:
             backing = open_backing(server.url())
             with pytest.raises(StoreNotConditional, match="16 writers of one key 16 were told that they won"):
                 await backing.tape(SHARD).append(b"one")
@@ -283,19 +298,21 @@ class TestBadWeather:
         await tape.append(b"one")
         s3.refuses = code
         for attempt in (tape.append(b"two"), tape.read(1), backing.objects.list("")):
-            with pytest.raises(StorageRefused, match="check permissions and credentials") as raised:
+            with pytest.raises(StorageRefused, match=r"<Code>.*check permissions and credentials") as raised:
                 await attempt
             assert "secret" not in str(raised.value)
             assert raised.value.__cause__ is None
         s3.refuses = None
         assert await tape.append(b"two") == 2
 
-    async def test_nobody_listening_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @EACH
+    async def test_nobody_listening_is_told(self, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(objects_module, "_RETRIES", {"max_retries": 0})
-        with running_s3() as server:
+        with running() as server:
             url = server.url()
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "secret")
         backing = open_backing(url)
-        with pytest.raises(StoreUnavailable, match="s3://queue/jobs could not be reached") as raised:
+        with pytest.raises(StoreUnavailable, match="://queue/jobs could not be reached") as raised:
             await backing.tape(SHARD).read(0)
         assert "secret" not in str(raised.value)
         await backing.close()
@@ -320,7 +337,13 @@ class TestUrl:
         [
             ("s3:///prefix", "name a bucket"),
             ("s3://bucket?endpont=x", "endpoint, region"),
+            ("gs://bucket?region=x", "no options but endpoint"),
+            ("gs://user:secret@bucket", "carry no credentials; let GOOGLE_APPLICATION_CREDENTIALS"),
             ("file://host/path", "file:///absolute"),
+            ("s3://bucket/a//b", "have no empty part, . or .. in the prefix of its bucket; got 'a//b'"),
+            ("gs://bucket/../b", "have no empty part"),
+            ("file:///jobs#1", "have no #; write %23"),
+            ("s3://key:sec#ret@bucket/prefix", "have no #; write %23; got '…#…'"),
         ],
     )
     def test_is_refused_if_it_makes_no_sense(self, url: str, said: str) -> None:
@@ -330,6 +353,25 @@ class TestUrl:
     def test_of_an_unknown_kind_lists_the_known(self) -> None:
         with pytest.raises(UnknownStore, match=r"s3://bucket/prefix"):
             open_backing("ftp://somewhere")
+
+    @pytest.mark.parametrize(
+        ("url", "variable", "value", "said"),
+        [
+            ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file.json", "Unable to open"),
+            ("gs://bucket", "GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "secret"}', "Unable to decode"),
+            ("az://bucket", "AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0", "Account must be specified"),
+            ("az://bucket?account=a", "AZURE_STORAGE_ACCOUNT_KEY", "no secret!", "Invalid Access Key"),
+        ],
+    )
+    def test_with_credentials_that_are_none_is_refused(
+        self, url: str, variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("GOOGLE_BEARER_TOKEN", raising=False)
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(StorageRefused, match=f"{said}.*check permissions and credentials") as raised:
+            open_backing(url)
+        assert "secret" not in str(raised.value)
+        assert "\n" not in str(raised.value)
 
     def test_shows_no_credentials(self) -> None:
         backing = open_backing("s3://key:secret@bucket/prefix?region=us-east-1")

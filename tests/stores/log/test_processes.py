@@ -12,7 +12,9 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import Request, urlopen
+from uuid import uuid4
 
 import pytest
 
@@ -24,6 +26,7 @@ from penstock.queue import Queue
 from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.store import LogStore
 from penstock.worker.worker import Worker
+from support.gcs import running_gcs
 from support.s3 import running_s3
 from support.working import until
 
@@ -43,7 +46,8 @@ async def app(url: str) -> AsyncIterator[Penstock]:
 
 
 def _env(url: str) -> dict[str, str]:
-    return {**os.environ, "PENSTOCK_URL": url, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PENSTOCK_URL": url, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
@@ -119,13 +123,16 @@ class TestTheRest:
                 await until(lambda: _has_succeeded(app, job_id))
 
 
-@pytest.fixture(params=["folder", "bucket", "sharded folder"])
+@pytest.fixture(params=["folder", "s3", "gcs", "azurite", "sharded folder"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param != "bucket":
+    if "folder" in request.param:
         yield f"file://{tmp_path}/jobs" + ("?shards=3" if request.param == "sharded folder" else "")
         return
-    with running_s3() as s3:
-        yield s3.url()
+    if request.param == "azurite":
+        yield urlunsplit(urlsplit(request.getfixturevalue("azurite"))._replace(path=f"/{uuid4()}"))
+        return
+    with running_s3() if request.param == "s3" else running_gcs() as bucket:
+        yield bucket.url()
 
 
 class TestSeveralMachines:

@@ -15,8 +15,15 @@ from penstock.core.commands import Fire, Fired, LeaseJobs
 from penstock.core.errors import InvalidInput, LeaseLost, PenstockError
 from penstock.core.job import LeaseToken
 from penstock.queue import Queue
-from penstock.stores.log.backings.memory import MemoryBacking
-from penstock.stores.log.errors import CrossShard, LogCorrupt, LogTooNew, NotALog, ShardsDiffer
+from penstock.stores.log.backings.memory import MemoryBacking, MemoryTape
+from penstock.stores.log.errors import (
+    CrossShard,
+    LogCorrupt,
+    LogTooNew,
+    NotALog,
+    ShardsDiffer,
+    StorageFull,
+)
 from penstock.stores.log.layout import FORMAT_KEY, laid_out, shard_of, shard_of_token
 from penstock.stores.log.shards import ShardedLogStore
 from penstock.stores.log.store import LogStore
@@ -218,6 +225,30 @@ class TestSchedules:
         assert len(fired.jobs) == 1
         assert len((await queue.find(schedule="s")).jobs) == 1
         assert (await queue.schedule("s")).next_fire_at == START + timedelta(minutes=2)
+
+    async def test_of_missed_times_too_long_for_an_entry_none_is_lost(
+        self, queue: Queue, store: ShardedLogStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If that of a later time could be made without the earlier ones, these would count as made."""
+        monkeypatch.setattr("penstock.stores.log.store.MOST_BYTES", 300)
+        monkeypatch.setattr("penstock.stores.log.log.MOST_BYTES", 300)
+        await queue.put_schedule(
+            "s", "* * * * *", {"type": "a", "queue": NAMES[1], "payload": {"x": "x" * 200}}, missed="all"
+        )
+        clock.advance(minutes=4)
+        append = MemoryTape.append
+        failing = iter([True])
+
+        async def append_after_the_first(self: MemoryTape, data: bytes) -> int:
+            if b"x" * 200 in data and next(failing, False):
+                raise StorageFull("the disk", "no room")
+            return await append(self, data)
+
+        monkeypatch.setattr(MemoryTape, "append", append_after_the_first)
+        with pytest.raises(StorageFull):
+            await queue.fire_due()
+        await queue.fire_due()
+        assert len((await queue.find(schedule="s")).jobs) == 4
 
     async def test_who_slept_until_the_job_had_left_makes_no_second_one(
         self,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import suppress
 from random import Random
 
 import pytest
 
+from penstock.stores.log.backings.clocks import Clocks
 from penstock.stores.log.backings.memory import MemoryTape
-from penstock.stores.log.backings.numbered import Clocks, ObjectTape
+from penstock.stores.log.backings.numbered import ObjectTape
+from penstock.stores.log.backings.packed import Evidence, Packed
 from penstock.stores.log.backings.resolving import Put
-from penstock.stores.log.errors import OutcomeUnknown
-from support.faults import FaultyObjects, FaultyTape, client
-from support.logsim import Wrong, simulate
+from penstock.stores.log.errors import LogCorrupt, LogGap, OutcomeUnknown
+from support.faults import FAIR, FaultyObjects, FaultyTape, client
+from support.logsim import SHARD, World, Wrong, simulate
 from support.virtual import run
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATIONS", "12"))
@@ -112,8 +116,79 @@ def test_finds_a_planted_fault(planted: dict[str, object]) -> None:
     def is_found(seed: int) -> bool:
         try:
             simulate(seed, **planted)
+        except (Wrong, LogCorrupt, LogGap):  # what the tape itself tells of is found, too
+            return True
+        return False
+
+    assert any(is_found(seed) for seed in range(FOUND_WITHIN))
+
+
+class Removing(World):
+    """Somebody deletes an entry in the middle. Whoever reads the log is told, or finds all that was confirmed."""
+
+    removed = 0
+    reported = False
+
+    def _check_prefix(self, entry: str, place: int) -> None:
+        """Who had read it goes on."""
+
+    async def main(self) -> None:
+        everybody = [asyncio.create_task(self._until_it_is_told(n)) for n in range(self.writers)]
+        await asyncio.sleep(self.choices.uniform(20, 60))
+        present = [int(key[-20:]) for key in self.held._held if "/log/" in key]
+        inner = [number for number in present if number < max(present, default=0) - 3]
+        if inner:
+            self.removed = self.choices.choice(inner)
+            await self.held.delete([f"{SHARD}/log/{self.removed:020d}"])
+        await asyncio.gather(*everybody)
+        late, found = self.tape(self.objects("late", FAIR)), dict[int, bytes]()
+        try:
+            while more := await late.read(len(found)):
+                found.update(more)
+        except (LogGap, LogCorrupt):
+            self.reported = True
+            return
+        for entry, (place, _, _) in self.told.items():
+            if found.get(place) != entry.encode():
+                raise self.wrong(f"{entry} was confirmed at {place}, and {found.get(place)!r} is read there")
+
+    async def _until_it_is_told(self, n: int) -> None:
+        with suppress(LogGap, LogCorrupt):
+            await self.write(f"w{n}", 12)
+        await asyncio.sleep(60)
+        with suppress(LogGap, LogCorrupt):
+            await self.write(f"late{n}", 3)
+
+
+def removing(seed: int, **options: object) -> Removing:
+    world = Removing(seed, **options)  # type: ignore[arg-type]
+    run(world.main())
+    return world
+
+
+class WithoutEvidence(ObjectTape):
+    """Takes whatever is absent for a hole."""
+
+    async def _check_not_removed(self, number: int) -> None:
+        pass
+
+    def _noted(self, number: int, packed: bytes) -> Packed:
+        self._evidence = Evidence()
+        return super()._noted(number, packed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_removed_entry_is_never_lost_unnoticed(seed: int) -> None:
+    removing(seed)
+
+
+def test_it_would_be_without_the_evidence() -> None:
+    def is_found(seed: int) -> bool:
+        try:
+            removing(seed, make_tape=WithoutEvidence)
         except Wrong:
             return True
         return False
 
     assert any(is_found(seed) for seed in range(FOUND_WITHIN))
+    assert sum(removing(seed).reported for seed in range(8)) >= 3

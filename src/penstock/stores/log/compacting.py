@@ -35,7 +35,7 @@ from penstock.core.errors import PenstockError
 from penstock.stores.log import history
 from penstock.stores.log.backings import Objects, Tape, open_backing
 from penstock.stores.log.entry import read
-from penstock.stores.log.errors import Truncated
+from penstock.stores.log.errors import LogCorrupt, LogGap, Truncated
 from penstock.stores.log.history import Facts, promised, read_until
 from penstock.stores.log.snapshots import (
     KEPT_UNNAMED,
@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 READ_AT_ONCE = 1000
 FACTS_PER_FILE = 50_000
 MARKS_PER_RETENTION = 48
+BUSY_ENTRIES, AT_REST = 20, 12
+"""With fewer new entries it looks more seldom, up to so many times: nobody waits for it."""
+ENDS_WITHIN_SECONDS = 10.0
 LAPSES_SECONDS = 900
 """After so long without a sweep, another program does them and has a compactor of its own."""
 
@@ -119,12 +122,11 @@ class Compactor:
         while True:
             try:
                 entries = await self._tape.read(state.parts.number, READ_AT_ONCE)
-            except Truncated:
-                # Another compactor has gone past us, or the watermark moved while we loaded: begin at its snapshot.
-                stood_at = state.parts.number
+            except Truncated as error:
+                # Another compactor has gone past us, or past what our tape has seen: begin at its snapshot.
                 state = await self._open()
-                if state.parts.number <= stood_at:
-                    raise
+                if state.parts.number + 1 < error.first:
+                    raise LogGap(error.log, state.parts.number + 1, error.first) from error
                 continue
             if not entries:
                 return state.parts.number - self._manifest.number
@@ -152,9 +154,13 @@ class Compactor:
         if wrote:
             # What was touched belongs to the manifest that the state began with, so both are forgotten together.
             snapshot = await self._snapshots.write(parts, snapshot, touched_in(parts.machines.values()))
-        manifest = succeeding(
-            await self._with_history(parts, now, wrote), snapshot, now, self._rhythm.retention, self._manifest
-        )
+        try:
+            with_history = await self._with_history(parts, now, wrote)
+        except LogCorrupt:
+            if await self._is_current():
+                raise
+            return self._start_over()
+        manifest = succeeding(with_history, snapshot, now, self._rhythm.retention, self._manifest)
         manifest = replace(
             manifest, id=manifest.id or parts.name, made_by=f"{socket.gethostname()}-{os.getpid()}"
         )
@@ -164,8 +170,7 @@ class Compactor:
             return Compacted(manifest.number, False, manifest.watermark)
         version = await self._snapshots.publish(manifest, self._version)
         if version is None:
-            self._state = None  # another was first: what it wrote is the truth now
-            return Compacted(self._manifest.number, False, self._manifest.watermark)
+            return self._start_over()
         self._manifest, self._version = manifest, version
         if wrote:
             self._written = []
@@ -174,6 +179,16 @@ class Compactor:
         await self._tape.truncate(manifest.watermark)
         deleted = await self._snapshots.delete_unnamed(now - KEPT_UNNAMED)
         return Compacted(manifest.number, wrote, manifest.watermark, deleted)
+
+    async def _is_current(self) -> bool:
+        """Whether our manifest is still the one that holds; what an earlier one names may be gone."""
+        found = await self._snapshots.manifest()
+        return (None if found is None else found[1]) == self._version
+
+    def _start_over(self) -> Compacted:
+        """Another was first: what it wrote is the truth now."""
+        self._state = None
+        return Compacted(self._manifest.number, False, self._manifest.watermark)
 
     # ── What happened ─────────────────────────────────────────────────────────────────────────────
 
@@ -227,12 +242,17 @@ class Compactor:
         self._facts.rows = []
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Go on until told to stop; what fails is tried again."""
-        last = time.monotonic()
+        """Go on until told to stop; what fails is tried again. It looks ever more seldom while little comes."""
+        last, stood_at, shortest = time.monotonic(), 0, self._rhythm.poll_seconds
+        pause = shortest
         while not stopped.is_set():
             try:
                 behind = await self.follow()
-                if behind >= self._rhythm.entries or time.monotonic() - last >= self._rhythm.seconds:
+                number = self._manifest.number + behind
+                is_busy, stood_at = number - stood_at >= BUSY_ENTRIES, number
+                pause = shortest if is_busy else min(2 * pause, AT_REST * shortest)
+                rest = 1 if behind >= BUSY_ENTRIES else AT_REST
+                if behind >= self._rhythm.entries or time.monotonic() - last >= rest * self._rhythm.seconds:
                     told = await self.compact()
                     last = time.monotonic()
                     log.debug(
@@ -241,7 +261,7 @@ class Compactor:
             except PenstockError as error:
                 log.warning("the compactor could not go on and tries again: %s", error)
                 self._state = None
-            await _wait(stopped, self._rhythm.poll_seconds)
+            await _wait(stopped, pause)
 
     async def _open(self) -> Folding:
         self._facts, self._written = Facts() if self._facts is not None else None, []
@@ -303,9 +323,11 @@ class CompactorProcess:
 
     @classmethod
     async def start(cls, url: str, shard: str, rhythm: Rhythm | None = None) -> CompactorProcess:
+        # In a session of its own: Ctrl-C is for whoever started it, who ends it when that is done.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock.stores.log.compacting", stdin=asyncio.subprocess.PIPE
-        )
+            sys.executable, "-m", "penstock.stores.log.compacting",
+            stdin=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(Told(url, shard, rhythm or Rhythm())) + b"\n")
         await process.stdin.drain()
@@ -325,9 +347,13 @@ class CompactorProcess:
         self._process.stdin.close()
 
     async def stop(self) -> int:
-        """Let it end, and wait for that."""
+        """Let it end, and wait for that; not for ever, because it may be far behind, or stuck."""
         self.end()
-        return await self._process.wait()
+        try:
+            return await asyncio.wait_for(self._process.wait(), ENDS_WITHIN_SECONDS)
+        except TimeoutError:
+            self._process.kill()  # as it may be at any moment
+            return await self._process.wait()
 
 
 class Tended:

@@ -4,6 +4,7 @@ PenstockError
 ├── StoreUnavailable
 │   ├── OutcomeUnknown      a write that may have happened or not
 │   ├── StorageFull
+│   ├── ClockOff            what time it is there cannot be told
 │   ├── StorageRefused      permission lost, credentials expired
 │   └── StorageGone         the folder or bucket is not there
 ├── Truncated               what was asked for has been deleted; begin at the snapshot
@@ -53,6 +54,21 @@ class StorageFull(StoreUnavailable):
         )
 
 
+class ClockOff(StoreUnavailable):
+    """Its time cannot be told, and leases hang on it. Nothing was written; it goes on by itself when the clock is right."""
+
+    code = "clock_off"
+
+    def __init__(self, store: str, found: str) -> None:
+        PenstockError.__init__(
+            self,
+            f"the clock of {store} cannot be told: {found}; nothing was written, because every lease hangs on it: set"
+            " the clocks of the store and of this machine right",
+            store=store,
+            found=found,
+        )
+
+
 class StorageRefused(StoreUnavailable):
     """The storage does not let us. Look at its permissions, and whether the credentials have expired."""
 
@@ -90,7 +106,7 @@ class Truncated(PenstockError):
             after=after,
             first=first,
         )
-        self.first = first
+        self.log, self.first = log, first
 
 
 class LogCorrupt(PenstockError):

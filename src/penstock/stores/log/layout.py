@@ -12,10 +12,10 @@ from msgspec import Struct
 from penstock.core.job import LeaseToken
 from penstock.stores.log.backings import Backing, Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew, NotALog, ShardsDiffer
+from penstock.stores.log.options import MOST_SHARDS
 
 FORMAT_KEY = "FORMAT"
 FORMAT = 1
-MOST_SHARDS = 64
 OURS = (FORMAT_KEY, "PROBED", "probe", "clock")
 """What may stand beside the logs before there is a FORMAT."""
 _LOG = re.compile("s[0-9]{2}")
@@ -54,16 +54,19 @@ def shard_of_token(token: LeaseToken, shards: int) -> int:
 async def laid_out(backing: Backing, shards: int | None = None) -> Format:
     """What a place is, which one that is new becomes. Another number of logs than it has is refused."""
     there = await backing.objects.get(FORMAT_KEY) or await _made(backing, shards)
-    found = _read_format(backing.name, there)
+    return _as_asked(backing, _read_format(backing.name, there), shards)
+
+
+async def found_layout(backing: Backing, shards: int | None = None) -> Format | None:
+    """What a place is, for one who only looks; None if it is none yet."""
+    there = await backing.objects.get(FORMAT_KEY)
+    return None if there is None else _as_asked(backing, _read_format(backing.name, there), shards)
+
+
+def _as_asked(backing: Backing, found: Format, shards: int | None) -> Format:
     if shards is not None and shards != found.shards:
         raise ShardsDiffer(backing.name, found.shards, shards)
     return found
-
-
-async def count_shards(backing: Backing) -> int:
-    """How many logs a place has, for one who only looks; 0 if it is none yet."""
-    there = await backing.objects.get(FORMAT_KEY)
-    return 0 if there is None else _read_format(backing.name, there).shards
 
 
 async def _made(backing: Backing, shards: int | None) -> bytes:

@@ -22,13 +22,15 @@ from penstock.coalesce import Coalesce
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.wakeups import Bell, WakeupsStatus
 from penstock.stores.log.backings import Tape
+from penstock.stores.log.company import Company
 from penstock.stores.log.entry import LogEntry, Written, entry, read
 from penstock.stores.log.errors import LogCorrupt, LogGap, LogStopped, LogTooNew, OutcomeUnknown, Truncated
+from penstock.stores.log.options import REST, REST_JITTER
 from penstock.stores.log.state import State
 from penstock.stores.wakeups.bells import Switchboard
 from penstock.stores.wakeups.loop import Loop
 from penstock.stores.wakeups.memory import MemoryWakeups
-from penstock.stores.wakeups.polling import Backoff
+from penstock.stores.wakeups.polling import LONGEST_SECONDS, Backoff
 
 MOST_BYTES = 4 * 1_048_576
 """What an entry may have, unless a single call of one item has more."""
@@ -68,8 +70,10 @@ class Log:
         *,
         mark: bytes = b"",
         switchboard: Switchboard | None = None,
+        window: float = 0.0,
+        poll: float = LONGEST_SECONDS,
     ) -> None:
-        self.wakeups = LogWakeups(self, random or Random(), switchboard)
+        self.wakeups = LogWakeups(self, random or Random(), switchboard, poll)
         self.followed_at = float("-inf")
         """When we last knew the end of the log, on the clock of this machine that nobody sets."""
         self._name = name
@@ -87,7 +91,10 @@ class Log:
         """Whether there may be something in the log that we cannot read: then nothing is written behind it."""
         self._told_at = float("-inf")
         self._commits: Coalesce[Written, Any] = Coalesce(self._commit, most=MOST_OPS)
-        self.commit: Callable[[Written], Awaitable[Any]] = self._commits
+        self._company = Company(window, MOST_OPS, MOST_BYTES) if window else None
+        self.commit: Callable[[Written], Awaitable[Any]] = (
+            self._commits if not window else self._commit_in_company
+        )
         """Write a call down; its answer, raised if it is an error, once it is durable and applied."""
         self._looks: Coalesce[None, None] = Coalesce(self._look, most=1_000_000)
 
@@ -102,12 +109,20 @@ class Log:
         return self._state is not None
 
     async def commit_all(self, calls: Iterable[Written]) -> list[Any]:
-        """Several calls, in their order, though perhaps in several entries; one that fails is raised when all are over."""
+        """Several calls, in their order, though perhaps in several entries; what each came to, be it an error.
+
+        If all failed one error is raised for all; and if any may have taken effect, that is what it says.
+        """
+        if self._company is not None:
+            self._company.end()  # here is company enough
         futures = [await self._commits.put(call) for call in calls]
         answers = await asyncio.gather(*futures, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        failed.sort(
+            key=lambda error: (isinstance(error, PenstockError), not isinstance(error, OutcomeUnknown))
+        )
+        if failed and (len(failed) == len(answers) or not isinstance(failed[0], PenstockError)):
+            raise failed[0]
         return answers
 
     async def follow(self) -> None:
@@ -121,6 +136,9 @@ class Log:
 
     async def close(self) -> None:
         await self.wakeups.close()
+        if self._company is not None:
+            self._company.end()
+            await asyncio.sleep(0)  # those who waited in it are handed in
         await self._commits.close()
         await self._looks.close()
         source, self._source, self._state = self._source, None, None
@@ -128,6 +146,11 @@ class Log:
             await source.close()
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _commit_in_company(self, call: Written) -> Any:
+        assert self._company is not None
+        await self._company.gathered(len(call.data))
+        return await self._commits(call)
 
     async def _commit(self, calls: list[Written]) -> Sequence[Any]:
         answers: list[Any] = []
@@ -150,13 +173,15 @@ class Log:
         self._answers[batch] = None
         try:
             number = await self._asked(source.tape.append(data))
+        except BaseException:
+            self._answers.pop(batch, None)
+            raise
+        try:
             if number == self.state.number + 1:  # nobody came between: it need not be read again
                 self._apply(number, LogEntry(self._writer, batch, ts, [call.op for call in calls]))
-            while self.state.number < number:
-                if not await self._read_some(source):
-                    raise LogGap(self._name, self.state.number + 1, number)
+            await self._read_up_to(number, source)
             self.followed_at = time.monotonic()
-        except (LogCorrupt, LogTooNew) as error:
+        except (LogCorrupt, LogGap, LogTooNew) as error:
             self._is_lost = True
             raise OutcomeUnknown(self._name, "a call", error.message) from error
         finally:
@@ -164,6 +189,16 @@ class Log:
         if answers is None:
             raise OutcomeUnknown(self._name, "a call", "the log was cut behind it before it was read back")
         return answers
+
+    async def _read_up_to(self, number: int, source: Source) -> None:
+        """Read up to an entry that is written: whatever goes wrong now, nobody may be told that it is not."""
+        try:
+            while self.state.number < number:
+                if not await self._read_some(source):
+                    raise LogGap(self._name, self.state.number + 1, number)
+        except StoreUnavailable as error:
+            self._is_lost = True
+            raise OutcomeUnknown(self._name, "a call", error.message) from error
 
     def _compare(self, ts: datetime) -> None:
         """Tell of a log whose time is ahead of the store's: until that has caught up, nothing in it grows older."""
@@ -182,7 +217,7 @@ class Log:
         source = await self._opened()
         begun = time.monotonic()
         self._is_lost = True
-        while await self._read_some(source):
+        while await self._read_some(source) and not source.tape.ended(self.state.number, begun):
             pass
         self._is_lost = False
         self.followed_at = max(self.followed_at, begun)
@@ -240,7 +275,8 @@ class Log:
         state = await self._asked(source.load(self.wakeups))
         if state.number < least:
             raise LogGap(self._name, state.number + 1, least + 1)
-        self._state = state
+        if self._state is None or state.number > self._state.number:
+            self._state = state  # else another call was faster with it, and has read on since
 
     async def _asked(self, answer: Awaitable[Result]) -> Result:
         """What the backing answers; if it cannot, as an error that says that trying again may help."""
@@ -273,10 +309,13 @@ class LogWakeups(MemoryWakeups):
     It is looked at soon after something was rung, and ever more seldom while nothing is.
     """
 
-    def __init__(self, log: Log, random: Random, switchboard: Switchboard | None = None) -> None:
+    def __init__(
+        self, log: Log, random: Random, switchboard: Switchboard | None = None, poll: float = LONGEST_SECONDS
+    ) -> None:
         super().__init__(switchboard)
         self._log = log
         self._random = random
+        self._poll = poll
         self._listeners = 0
         self._stirred = asyncio.Event()
         self._loop = Loop("following the log", self._session, random)
@@ -318,9 +357,10 @@ class LogWakeups(MemoryWakeups):
         await self._loop.close()
 
     async def _session(self, up: Callable[[], None]) -> None:
+        self._stirred = asyncio.Event()  # an event belongs to the event loop that waited for it first
         await self._log.follow()
         up()
-        waits = Backoff(self._random)
+        waits = Backoff(self._random, longest_seconds=REST * self._poll, jitter=REST_JITTER)
         while True:
             if await self._rest(next(waits)):
                 waits.reset()

@@ -6,6 +6,7 @@ job only what sets it apart is kept; it is put together again whenever somebody 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -22,6 +23,12 @@ from penstock.core.schedule import NO_ID
 
 MOST_SHARED = 10_000
 """Ways to ask for a job that are remembered, to be shared by the next one that is asked for so."""
+FRESH = 1_000
+"""So many of the newest jobs are held as they are: one that is leased soon would be packed for nothing."""
+
+
+_item, _get = dict.__getitem__, dict.get
+"""Without `super()`, which takes as long again: they are asked many times for each job."""
 
 
 class Untouched(Struct, frozen=True, gc=False):
@@ -44,11 +51,11 @@ class PackedJobs(dict[JobId, Job]):
         self._shared: dict[NewJob, NewJob] = {}
 
     def __getitem__(self, job_id: JobId) -> Job:
-        held: Any = super().__getitem__(job_id)
+        held: Any = _item(self, job_id)
         return held if type(held) is Job else self._whole(job_id, held)
 
     def get(self, job_id: JobId, default: Any = None) -> Any:
-        held = super().get(job_id, default)
+        held: Any = _get(self, job_id, default)
         return self._whole(job_id, held) if type(held) is Untouched else held
 
     def values(self) -> Any:
@@ -80,11 +87,19 @@ class PackedLedger(Ledger):
 
     def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
         super().__init__(tenant, lane_class, PackedJobs(tenant))
+        self._fresh: deque[JobId] = deque()
 
     def keep(self, old: Job | None, new: Job, now: datetime) -> None:
         super().keep(old, new, now)
         if old is None and new.status is Status.QUEUED:
-            self.jobs.pack(new)
+            self._fresh.append(new.id)
+            if len(self._fresh) > FRESH:
+                self._pack(self._fresh.popleft())
+
+    def _pack(self, job_id: JobId) -> None:
+        job = self.jobs.get(job_id)
+        if job is not None:
+            self.jobs.pack(job)
 
     def take_back(self, jobs: Sequence[Job], now: datetime) -> None:
         super().take_back(jobs, now)

@@ -14,6 +14,9 @@ schedule that is still due, and the next one does the same again. Delivered twic
 the log that has the job remembers the latest time it made one for, for ever, so that neither a repeat nor somebody who
 slept for a week makes a second one, even when the first has left. What is lost is only this: a schedule that is changed
 between the first step and the second fires once more as it was, as if the change had come a moment later.
+
+A lake keeps its promise in every log, since each compacts its own history (`penstock.lake.keeping`). Which promises were
+lifted the first log says for all: the sweep has the others follow, when only the first was told.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ from penstock.core.errors import (
     StoreUnavailable,
 )
 from penstock.core.job import Job, JobId, NewJob
+from penstock.core.promises import Promise
 from penstock.core.registry import (
     ALL_TENANTS,
     AuditLine,
@@ -76,18 +80,19 @@ from penstock.core.settings import QueueSettings
 from penstock.stores.log.backings import Backing
 from penstock.stores.log.compacting import Tended
 from penstock.stores.log.cost import Usage, measured
-from penstock.stores.log.errors import CrossShard
+from penstock.stores.log.errors import CrossShard, OutcomeUnknown
 from penstock.stores.log.layout import (
     MARK_BYTES,
-    MOST_SHARDS,
     Format,
     laid_out,
     shard_name,
     shard_of,
     shard_of_token,
 )
+from penstock.stores.log.options import MOST_SHARDS
 from penstock.stores.log.shard_wakeups import ShardWakeups
 from penstock.stores.log.store import LogStore
+from penstock.stores.wakeups.polling import LONGEST_SECONDS
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -105,11 +110,13 @@ class ShardedLogStore:
         *,
         cadence: float = 1.0,
         tend: Callable[[str], Tended] | None = None,
+        window: float = 0.0,
+        poll: float = LONGEST_SECONDS,
     ) -> None:
-        """`tend` says who compacts the log of a name; without it nobody does."""
+        """`tend` says who compacts the log of a name; without it nobody does. For the rest see `options`."""
         if shards is not None and not 1 <= shards <= MOST_SHARDS:
             raise InvalidInput("shards", f"be 1 to {MOST_SHARDS}", shards)
-        self.cadence = cadence
+        self.cadence, self.window, self.poll = cadence, window, poll
         self.wakeups = ShardWakeups(self)
         self._backing = backing
         self._asked = shards
@@ -127,7 +134,7 @@ class ShardedLogStore:
     async def usage(self) -> Usage:
         """What the newest entries of the busiest log were about."""
         tapes = [self._backing.tape(shard_name(number)) for number in range(len(await self.logs()))]
-        found = [await measured(self._backing.name, tape) for tape in tapes]
+        found = [await measured(self._backing.name, tape, self.poll) for tape in tapes]
         return max(found, key=lambda one: (one.jobs, one.entries))
 
     @property
@@ -165,6 +172,8 @@ class ShardedLogStore:
             compactor=None if self._tend is None else self._tend(shard_name(number)),
             mark=number.to_bytes(MARK_BYTES, "big"),
             switchboard=self.wakeups.switchboard,
+            window=self.window,
+            poll=self.poll,
         )
 
     async def _first(self) -> LogStore:
@@ -185,7 +194,10 @@ class ShardedLogStore:
         where: Callable[[Item], int],
         call: Callable[[LogStore, Sequence[Item]], Awaitable[list[Answer | PenstockError]]],
     ) -> list[Answer | PenstockError]:
-        """Ask each log about its own. One that is away does not take from the others' answers."""
+        """Ask each log about its own. One that is away does not take from the others' answers.
+
+        If all are, one error is raised for all; and if anything may have happened anywhere, that is what it says.
+        """
         logs = await self.logs()
         if len(logs) == 1:
             return await call(logs[0], items)
@@ -198,10 +210,13 @@ class ShardedLogStore:
         )
         answers: dict[int, Answer | PenstockError] = {}
         failed = [part for part in parts if isinstance(part, BaseException)]
+        failed.sort(key=lambda error: not isinstance(error, OutcomeUnknown))
         for of, part in zip(places.values(), parts, strict=True):
             if isinstance(part, BaseException):
-                if len(failed) == len(parts) or not isinstance(part, PenstockError):
+                if not isinstance(part, PenstockError):
                     raise part
+                if len(failed) == len(parts):
+                    raise failed[0]
                 answers.update(dict.fromkeys(of, part))
             else:
                 answers.update(zip(of, part, strict=True))
@@ -358,14 +373,24 @@ class ShardedLogStore:
         return sorted({name for names in found for name in names})
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
-        # Promises are kept in the first log, and hold in all of them.
+        # Each log keeps to the promises that it knows; what the first knows holds in all of them.
         promised = promises.read(await self.entries(ALL_TENANTS, promises.LAKE))
         exported_until = promises.exported_until(promised, exported_until)
         swept = Swept()
         for log in await self.logs():
             more = await log.sweep(limit=limit - swept.pruned, exported_until=exported_until)
             swept = Swept(swept.lost + more.lost, swept.expired + more.expired, swept.pruned + more.pruned)
+            await self._follow_the_first(log, promised)
         return swept
+
+    async def _follow_the_first(self, log: LogStore, promised: Mapping[str, Promise]) -> None:
+        """Have a log lift what was lifted in the first, and hold what is held there again; nothing else of a promise."""
+        for entry in await log.known_entries(ALL_TENANTS, promises.LAKE):
+            here, first = promises.decode(entry.body), promised.get(entry.name)
+            if first is not None and first.lifted != here.lifted:
+                body = promises.encode(replace(here, lifted=first.lifted))
+                # Whoever changes it meanwhile knows better: the next sweep looks again.
+                await log.put_entries(ALL_TENANTS, [PutEntry(promises.LAKE, entry.name, body, entry.version)])
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
         """Newest first by their time. A place is one in each log: how far it was told, or `x` where nothing is left."""

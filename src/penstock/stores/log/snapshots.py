@@ -15,6 +15,7 @@ import gc
 import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
@@ -219,15 +220,17 @@ class Snapshots:
         try:
             if (head := await fetched(snapshot.head)) is None:
                 return False
-            segments.restore_head(parts, head)
+            with self._naming(snapshot.head):
+                segments.restore_head(parts, head)
             for one in snapshot.tenants:
                 machine = parts.machines[one.tenant]
                 for at in one.jobs:
                     if (data := await fetched(at.name)) is None:
                         return False
-                    for jobs in segments.restore_jobs(machine, data, parts.now):
-                        waiting += [(machine, job) for job in jobs if job.status is Status.WAITING]
-                        await asyncio.sleep(0)  # others have their turn
+                    with self._naming(at.name):
+                        for jobs in segments.restore_jobs(machine, data, parts.now):
+                            waiting += [(machine, job) for job in jobs if job.status is Status.WAITING]
+                            await asyncio.sleep(0)  # others have their turn
                 for restore, runs in (
                     (segments.restore_feed, one.told),
                     (segments.restore_audit, one.audited),
@@ -235,8 +238,9 @@ class Snapshots:
                     for run in runs:
                         if (data := await fetched(run.name)) is None:
                             return False
-                        for _ in restore(machine, data):
-                            await asyncio.sleep(0)
+                        with self._naming(run.name):
+                            for _ in restore(machine, data):
+                                await asyncio.sleep(0)
                         await asyncio.sleep(0)
         finally:
             for task in ahead.values():
@@ -245,6 +249,16 @@ class Snapshots:
         for machine, job in waiting:
             machine.ledger.count_waiting([job])
         return True
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Say which segment is damaged: it is to be restored."""
+        try:
+            yield
+        except msgspec.DecodeError as error:  # its checksum fits: it is another segment's
+            raise LogCorrupt("a snapshot", self._key(name), str(error)) from error
+        except LogCorrupt as error:
+            raise LogCorrupt("a snapshot", self._key(name), str(error.facts["found"])) from None
 
     async def write(
         self, parts: Parts, before: Snapshot | None, touched: Mapping[str, Set[JobId]] | None = None
@@ -322,8 +336,13 @@ class Snapshots:
     async def _write_runs(
         self, there: list[RunAt], first: int, last: int, encoded: Callable[[int, int], bytes]
     ) -> list[RunAt]:
-        """The segments of what is numbered from `first` to before `last`; those that are full stay as they are."""
-        made = [one for one in there if one.count == TOLD_PER_SEGMENT and one.first + one.count > first]
+        """The segments of what is numbered from `first` to before `last`; those stay that are full, or to which nothing came."""
+        made = [
+            one
+            for one in there
+            if one.first + one.count > first
+            and (one.count == TOLD_PER_SEGMENT or one.first + one.count == last)
+        ]
         begin = made[-1].first + made[-1].count if made else first
         for start in range(begin, last, TOLD_PER_SEGMENT):
             end = min(start + TOLD_PER_SEGMENT, last)
@@ -414,6 +433,10 @@ def _empty(parts: Parts) -> None:
 def _settle_in(parts: Parts) -> None:
     """What was loaded is here to stay: let the garbage collector not stop everything to go through it again and again."""
     if sum(len(machine.ledger.jobs) for machine in parts.machines.values()) > FROZEN_FROM:
+        if gc.get_freeze_count():
+            # One that was loaded before and let go of since is full of cycles: frozen, it would stay for ever.
+            gc.unfreeze()
+            gc.collect()
         gc.freeze()
 
 

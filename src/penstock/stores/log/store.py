@@ -41,6 +41,7 @@ from penstock.core.timetable import by_cron
 from penstock.stores.log.backings import Backing, Tape
 from penstock.stores.log.compacting import Tended
 from penstock.stores.log.entry import write
+from penstock.stores.log.errors import ClockOff, StorageFull, StorageRefused
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
 from penstock.stores.log.snapshots import Snapshots
 from penstock.stores.log.state import Parts, State
@@ -170,8 +171,12 @@ class LogStore:
         return await self._each("fire", tenant, fires)
 
     async def deliver(self, tenant: str, jobs: Sequence[NewJob]) -> list[Enqueued | PenstockError]:
-        """Make the jobs of fire times of a schedule in another log, each once for ever, however often they are sent."""
-        return await self._each("deliver", tenant, jobs)
+        """Make the jobs of fire times of a schedule in another log, each once for ever, however often they are sent.
+
+        In one entry, however large: that of a later time would have the earlier ones count as made.
+        """
+        answers: list[Enqueued | PenstockError] = await self._log.commit(write("deliver", tenant, list(jobs)))
+        return answers
 
     async def pass_on(self, tenant: str, fires: Sequence[Fire]) -> list[bool | PenstockError]:
         """Move schedules on whose jobs were made in another log; False for one that no longer stands where it was seen."""
@@ -216,7 +221,7 @@ class LogStore:
         return swept
 
     async def _each(self, verb: str, tenant: str, given: Sequence[Any]) -> list[Any]:
-        """The answers to a list; one that is too long for an entry goes in several."""
+        """The answers to a list; one that is too long for an entry goes in several, and some may fail where others do not."""
         if not given:
             return []
         given = list(given)
@@ -226,7 +231,11 @@ class LogStore:
             return answers
         parts = in_parts(given, len(written.data))
         answered = await self._log.commit_all([write(verb, tenant, part) for part in parts])
-        return [answer for some in answered for answer in some]
+        return [
+            answer
+            for part, some in zip(parts, answered, strict=True)
+            for answer in ([some] * len(part) if isinstance(some, PenstockError) else some)
+        ]
 
     # ── Looked up ─────────────────────────────────────────────────────────────────────────────────
 
@@ -281,6 +290,10 @@ class LogStore:
         found: list[Entry] = await self._look(None, lambda state: state.entries(tenant, kind, names))
         return found
 
+    async def known_entries(self, tenant: str, kind: str) -> list[Entry]:
+        """Those that were there when the log was last looked at; nothing is asked of it."""
+        return await self._log.state.entries(tenant, kind) if self._log.is_open else []
+
     async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
         found: list[Insight] = await self._look(None, lambda state: state.insights(tenant, names))
         return found
@@ -308,9 +321,16 @@ class LogStore:
     async def _look(self, tenant: str | None, read: Callable[[State], Coroutine[Any, Any, Any]]) -> Any:
         """What the state says, once it knows all that was acknowledged anywhere, and all that time has done."""
         await self._log.follow()
-        now = await self._log.now()
-        while self._log.state.is_due(tenant, now):
-            await self._tick(tenant or NOBODY)
+        try:
+            now = await self._log.now()
+            while self._log.state.is_due(tenant, now):
+                await self._tick(tenant or NOBODY)
+                # Asked again: a clock that was set back meanwhile would have us tick until it is there again.
+                now = await self._log.now()
+        except (ClockOff, StorageFull, StorageRefused):
+            now = (
+                self._log.state.time
+            )  # nothing can be written, but this can be told: how things stood at the newest entry
         return self._log.state.look(read, now)
 
     async def _tick(self, tenant: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -107,6 +108,7 @@ class Connected:
         up to date first.
         """
         self._url = url
+        self._where = urlsplit(url).netloc.rpartition("@")[2] or "its usual place"
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._connections = connections
@@ -190,7 +192,9 @@ class Connected:
                 if loop.time() + pause > deadline:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                     raise StoreUnavailable("PostgreSQL", reason) from error
-                logger.warning("PostgreSQL is out of reach, trying again in %.2f s: %s", pause, error)
+                logger.warning(
+                    "PostgreSQL at %s is out of reach, trying again in %.2f s: %s", self._where, pause, error
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
 

@@ -1064,6 +1064,11 @@ BEGIN
             WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE
             FOR UPDATE;
             is_held := FOUND;
+            -- Whoever waited for a row that then was dropped, and made anew, has not found the new one: its snapshot is older.
+            CONTINUE WHEN NOT is_held AND EXISTS (
+                SELECT FROM penstock.entry e
+                WHERE e.name = one.name AND (e.kind = one.kind) IS TRUE AND (e.tenant = of_tenant) IS TRUE
+            );
             had := CASE WHEN is_held AND (there.expires_at > moment) IS NOT FALSE THEN there.version ELSE 0 END;
             put_version := CASE WHEN one.guard <> had THEN NULL WHEN one.body IS NULL THEN 0 ELSE had + 1 END;
             put_at := moment;

@@ -18,13 +18,18 @@ JITTER = 0.5
 class Backoff:
     """Endless waits in seconds, each twice the one before, up to the longest.
 
-    Each is shortened or lengthened by up to half, so that processes that began together drift apart.
+    Each is shortened or lengthened by up to half (`jitter`), so that processes that began together drift apart.
     """
 
     def __init__(
-        self, random: Random, first_seconds: float = FIRST_SECONDS, longest_seconds: float = LONGEST_SECONDS
+        self,
+        random: Random,
+        first_seconds: float = FIRST_SECONDS,
+        longest_seconds: float = LONGEST_SECONDS,
+        jitter: float = JITTER,
     ) -> None:
         self.longest_seconds = longest_seconds
+        self._jitter = jitter
         self._random = random
         self._first = first_seconds
         self._next = first_seconds
@@ -35,7 +40,7 @@ class Backoff:
     def __next__(self) -> float:
         wait = min(self._next, self.longest_seconds)
         self._next = 2 * wait
-        return wait * self._random.uniform(1 - JITTER, 1 + JITTER)
+        return wait * self._random.uniform(1 - self._jitter, 1 + self._jitter)
 
     def reset(self) -> None:
         """Begin again with the shortest wait: a look found something, or a bell rang."""

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from penstock.core.errors import InvalidInput, UnknownStore
+from penstock.stores.log.options import NAMES, read_options
 
 KNOWN = "file:///path, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix and memory+log://name"
 
@@ -83,6 +84,10 @@ class Tape(Protocol):
         """What follows a number, in order, without gaps; [] only at the end. Truncated if it was deleted."""
         ...
 
+    def ended(self, number: int, since: float) -> bool:
+        """Whether a read has asked, after a time (by `time.monotonic`), what follows a number, and nothing did."""
+        return False
+
     async def last(self) -> int:
         """The highest number up to which all are known to be taken (0: none). It may ask the store."""
         ...
@@ -122,8 +127,13 @@ class Backing(Protocol):
 
 
 def open_backing(url: str) -> Backing:
-    """The backing a URL names. Nothing is touched before its first use."""
+    """The backing a URL names, whatever it says of its use. Nothing is touched before that."""
+    url, _ = read_options(url)
     parts = urlsplit(url)
+    if parts.fragment:  # it may be a part of a password, and what is before it the name of another place
+        raise InvalidInput("url", "have no #; write %23", "…#…")
+    if parts.query and parts.scheme in {"file", "memory+log"}:
+        raise InvalidInput("url", f"have no options but {', '.join(NAMES)}", parts.query.partition("=")[0])
     match parts.scheme:
         case "memory+log":
             from penstock.stores.log.backings.memory import shared

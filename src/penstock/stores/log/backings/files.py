@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from penstock.stores.log.backings import Backing, Found, Objects, Tape, checked_key, checked_tape
+from penstock.stores.log.backings.clocks import MachineClock
 from penstock.stores.log.backings.counting import CountedTape, new_count
 from penstock.stores.log.backings.filetape import FileTape
 from penstock.stores.log.backings.folders import make_folder, refusal, sync_folder
@@ -31,6 +32,7 @@ class FolderObjects(Objects):
         self._folder = folder
         self._name = str(folder)
         self._threads = Threads(self._name, THREADS)
+        self._clock = MachineClock(self._name)
         self._made = False
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -59,7 +61,7 @@ class FolderObjects(Objects):
         await self._run(_delete, [self._path(key) for key in keys])
 
     async def now(self) -> datetime:
-        return datetime.now(UTC)
+        return self._clock.now()
 
     async def close(self) -> None:
         self._threads.close()

@@ -55,15 +55,22 @@ class _Place:
         self.offset = len(OPENING)
         self.ending = Ending.MORE
         try:
+            self.status = os.fstat(self.fd)
             check_opening(self.fd, self.name)
         except BaseException:
             self.close()
             raise
 
-    def advance(self, most: int, most_bytes: int) -> list[bytes]:
-        found, self.offset, self.ending = scan(self.fd, self.name, self.offset, self.number, most, most_bytes)
-        self.number += len(found)
+    def ahead(self, most: int, most_bytes: int, size: int | None = None) -> tuple[list[bytes], int, Ending]:
+        """The entries from here on, where the next frame begins, and why it stopped there. Nothing moves."""
+        return scan(self.fd, self.name, self.offset, self.number, most, most_bytes, size)
+
+    def move(self, found: list[bytes], offset: int, ending: Ending) -> list[bytes]:
+        self.number, self.offset, self.ending = self.number + len(found), offset, ending
         return found
+
+    def advance(self, most: int, most_bytes: int) -> list[bytes]:
+        return self.move(*self.ahead(most, most_bytes))
 
     def close(self) -> None:
         os.close(self.fd)
@@ -74,7 +81,7 @@ class FileTape(Tape):
 
     def __init__(self, folder: Path, *, deadline_seconds: float = 30, roll_bytes: int = ROLL_BYTES) -> None:
         self._folder, self._deadline, self._roll_bytes = folder, deadline_seconds, roll_bytes
-        self._name = str(folder)
+        self._name, self._lock_name = str(folder), str(folder / LOCK)
         self._thread = Threads(self._name)
         self._mutex = threading.Lock()
         """Over everything the event loop and the thread both look at: what waits, what is remembered, the end."""
@@ -83,6 +90,7 @@ class FileTape(Tape):
         self._end: _Place | None = None
         self._cursor: _Place | None = None
         self._lock_fd: int | None = None
+        self._lock_status: os.stat_result | None = None
         self._turn_fd: int | None = None
 
     async def append(self, data: bytes) -> int:
@@ -146,12 +154,15 @@ class FileTape(Tape):
         return [] if self._end is None else self._recent.following(after, most, self._end.number - 1)
 
     def _nothing_new(self, after: int) -> bool:
-        """Whether the file ends where it did. Its size is known before the lock is: looking costs a microsecond."""
+        """Whether the file is there and ends where it did. Its size is known before the lock is: looking costs a microsecond."""
         end = self._end
         if end is None or after != end.number - 1 or end.ending is not Ending.END:
             return False
-        status = os.fstat(end.fd)
-        return status.st_size == end.offset and status.st_nlink > 0
+        try:
+            status = os.stat(end.name)
+        except OSError:
+            return False
+        return status.st_size == end.offset and os.path.samestat(status, end.status)
 
     # What follows runs in the thread.
 
@@ -250,19 +261,24 @@ class FileTape(Tape):
 
     def _to_end(self) -> _Place | None:
         """Go on to where the log ends now, remembering what comes by. None: it has no file yet."""
-        end = self._end
-        if end is None or os.fstat(end.fd).st_nlink == 0:
+        # Whatever is asked of the system here is asked under the lock, and with the event loop at work in this process each
+        # answer waits for the interpreter: others wait for all of them.
+        end, size = self._end, None
+        if end is not None:
+            status = os.fstat(end.fd)
+            end, size = (end, status.st_size) if status.st_nlink else (None, None)
+        if end is None:
             files = self._files()
-            if not files and end is not None:
+            if not files and self._end is not None:
                 raise StorageGone(self._name, "its files have been removed")
             if not files:
                 return None
             end = self._ends_at(self._open(files[-1], writable=True))
         while True:
             if end.ending is not Ending.ROLLED:
-                found = end.advance(10_000, READ_BYTES)
-                with self._mutex:
-                    self._recent.add(found)
+                ahead = end.ahead(10_000, READ_BYTES, size)
+                with self._mutex:  # one moves with the other, or the event loop takes older entries for these
+                    self._recent.add(end.move(*ahead))
             if end.ending is Ending.MORE:
                 continue
             if end.ending is not Ending.ROLLED:
@@ -271,9 +287,9 @@ class FileTape(Tape):
                 later = [first for first in self._files() if first > end.number]
                 if not later:
                     return end
-                end = self._ends_at(self._open(later[-1], writable=True))
+                end, size = self._ends_at(self._open(later[-1], writable=True)), None
                 continue
-            end = self._ends_at(self._open(end.number, writable=True))
+            end, size = self._ends_at(self._open(end.number, writable=True)), None
 
     def _ends_at(self, place: _Place) -> _Place:
         with self._mutex:
@@ -408,13 +424,23 @@ class FileTape(Tape):
         assert self._lock_fd is not None
         self._take_lock(self._lock_fd, how)
         try:
-            if os.fstat(self._lock_fd).st_nlink == 0:
-                raise StorageGone(self._name, "its lock file has been removed")
+            self._check_place()
             yield True
         except OSError as error:
             raise refusal(self._name, error) from None
         finally:
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def _check_place(self) -> None:
+        """A folder put in the place of ours, from a copy say, is another log: ours would overwrite files of it by name."""
+        try:
+            there = os.stat(self._lock_name)
+        except FileNotFoundError:
+            raise StorageGone(self._name, "its lock file has been removed") from None
+        if self._lock_status is None or not os.path.samestat(there, self._lock_status):
+            raise StorageGone(
+                self._name, "another folder is in its place; start this program again to use that"
+            )
 
     def _take_lock(self, lock_fd: int, how: int) -> None:
         """Writers queue at a second lock: whoever has just let go of the first cannot take it before one who waits."""
@@ -442,9 +468,11 @@ class FileTape(Tape):
             else:
                 self._lock_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return False
+            # A copy may lack it; what is there would be taken for nothing.
+            return any(self._folder.glob("*.log")) and self._open_lock(create=True)
         except OSError as error:
             raise refusal(self._name, error) from None
+        self._lock_status = os.fstat(self._lock_fd)
         return True
 
 

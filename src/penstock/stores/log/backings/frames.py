@@ -55,10 +55,11 @@ def check_opening(fd: int, name: str) -> None:
 
 
 def scan(
-    fd: int, name: str, offset: int, number: int, most: int, most_bytes: int
+    fd: int, name: str, offset: int, number: int, most: int, most_bytes: int, size: int | None = None
 ) -> tuple[list[bytes], int, Ending]:
     """Entries from `offset` on, the first of them `number`; where the next frame begins; why it stopped there."""
-    size = os.fstat(fd).st_size
+    if size is None:
+        size = os.fstat(fd).st_size
     if size < offset:
         raise LogCorrupt(name, f"byte {size:,}", f"it ends there, though it reached to {offset:,} before")
     found: list[bytes] = []

@@ -1,10 +1,12 @@
 """A tape of objects: entry n is the object n, written only if absent, so that of all who try one wins.
 
-What it needs of a store is `create`, `get` and `list`. Three things make it more than a loop:
+What it needs of a store is `create`, `get` and `list`. Four things make it more than a loop:
 
 - Writers who see each other take turns by number modulo how many they are, so that none starves; the number of one
   who did not come is filled by the next.
 - An answer waits until all numbers below are taken. So an entry that stands above a hole was never confirmed.
+- An absent number is a hole only if nobody knew it to be taken, which each entry says of those before it (`packed`).
+  One that was is a gap: it is not filled, nothing beyond it is answered, and LogGap says which it is.
 - Old entries are deleted below a watermark, which stands in the manifest before anything is deleted. Whoever has not
   seen the end of the log for long, by any clock, asks the manifest before it believes what it sees: a number that is
   absent may have been deleted, and one that was won may have been another's before.
@@ -14,10 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
 import time
-import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from random import Random
 
@@ -25,25 +25,22 @@ import msgspec
 
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.stores.log.backings import Objects, Tape
+from penstock.stores.log.backings.clocks import Clocks, is_within, machine_clocks
+from penstock.stores.log.backings.packed import FEW, NOBODY, Evidence, Packed, filler, pack, unpack
 from penstock.stores.log.backings.recent import Recent
-from penstock.stores.log.errors import LogCorrupt, LogGap, LogTooNew, OutcomeUnknown, Truncated
+from penstock.stores.log.backings.turns import Turns, now
+from penstock.stores.log.errors import LogCorrupt, LogGap, OutcomeUnknown, StorageGone, Truncated
 
 RETENTION_SECONDS = 24 * 3600.0
 """No entry younger than this is deleted, by the store's own date of it. The compactor and every tape must agree on it."""
 AT_ONCE = 32
 SINGLE_STEPS = 4
 """So many numbers are asked for one by one; whoever is further behind lists the rest."""
-HOT_ROUND_TRIPS = 4
 PATIENCE_ROUND_TRIPS = 1.5
 """So long a hole is left to the one who may be writing it."""
-FIRST_ROUND_TRIP_SECONDS = 0.1
 
-FORMAT = 1
-_HEAD = struct.Struct("<3sB8sQI")  # magic, format, writer, counter, checksum
-_MAGIC = b"PSE"
-_NOBODY = bytes(8)
-
-Clocks = tuple[float, ...]
+LOOK_ABOVE_SECONDS = 600.0
+"""A look finds the next number absent, and one in so long asks whether anything stands above it all the same."""
 
 
 class _Manifest(msgspec.Struct):
@@ -52,15 +49,18 @@ class _Manifest(msgspec.Struct):
     watermark: int = 0
     snapshot: _Snapshot | None = None
 
+    @property
+    def number(self) -> int:
+        return self.snapshot.number if self.snapshot else 0
+
+    @property
+    def covers(self) -> int:
+        """Up to here nobody needs an entry: it may be gone, or the snapshot has it."""
+        return max(self.watermark, self.number)
+
 
 class _Snapshot(msgspec.Struct):
     number: int = 0
-
-
-def _machine_clocks() -> Clocks:
-    """Three, because each of them misses something: a suspended machine, a set clock, a restart."""
-    boot = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-    return (time.monotonic(), boot, time.time())
 
 
 async def _is_ready() -> None:
@@ -78,15 +78,16 @@ class ObjectTape(Tape):
         store: str = "the store",
         ready: Callable[[], Awaitable[None]] = _is_ready,
         retention_seconds: float = RETENTION_SECONDS,
-        clocks: Callable[[], Clocks] = _machine_clocks,
+        clocks: Callable[[], Clocks] = machine_clocks,
         choices: Random | None = None,
     ) -> None:
         self._objects, self._folder, self._name = objects, f"{name}/log", f"{store} {name}"
         self._manifest_key = f"{name}/manifest"
         self._ready = ready
         self._clocks, self._doubts_after = clocks, retention_seconds / 24
-        self._choices = choices or Random(os.urandom(16))
-        self._writer = self._choices.randbytes(8)
+        choices = choices or Random(os.urandom(16))
+        self._writer = choices.randbytes(8)
+        self._turns = Turns(self._writer, choices)
         self._count = 0
         self._opening = asyncio.Lock()
         self._appending = asyncio.Lock()
@@ -99,32 +100,38 @@ class ObjectTape(Tape):
         self._recent = Recent()
         self._confirmed: Clocks | None = None
         """When a number that is not beyond the one after the head was certainly absent: all that follow are younger."""
-        self._others: dict[bytes, float] = {}
-        self._round_trip = FIRST_ROUND_TRIP_SECONDS
+        self._looked_above: Clocks | None = None
+        self._ended_at = float("-inf")
+        self._evidence = Evidence()
 
     async def append(self, data: bytes) -> int:
         async with self._appending:
             await self._opened()
-            if not self._is_fresh():
+            clocks = self._clocks()
+            if (
+                not self._is_fresh()
+                or not is_within(self._turns.sure_for, clocks, self._confirmed)
+                or not is_within(LOOK_ABOVE_SECONDS, clocks, self._looked_above)
+            ):
                 await self._catch_up()
             self._count += 1
-            packed = pack(self._writer, self._count, data)
             lost = 0
             while True:
-                number = self._slot(lost)
-                before, started = self._clocks(), self._time()
+                number = self._turns.slot(self._highest, lost)
+                packed = pack(self._writer, self._count, data, self._evidence.marks(self._head))
+                before, started = self._clocks(), now()
                 won = await self._objects.create(self._key(number), packed)
                 try:
                     await self._check_ours(number, won=won)
                     if won:
-                        self._learn(self._time() - started)
-                        self._take(number, data)
+                        self._turns.learn(now() - started)
+                        self._take(number, self._noted(number, packed).data)
                         await self._fill_below(number)
                         self._confirm(before)
                         return number
-                except StoreUnavailable as error:
-                    if isinstance(error, OutcomeUnknown):
-                        raise
+                except OutcomeUnknown:
+                    raise
+                except (StoreUnavailable, LogCorrupt, LogGap) as error:
                     raise OutcomeUnknown(self._name, f"entry {number:,}", error.message) from error
                 lost += 1
                 self._highest = max(self._highest, number)
@@ -142,6 +149,9 @@ class ObjectTape(Tape):
             raise
         return self._recent.following(after, most, self._head)
 
+    def ended(self, number: int, since: float) -> bool:
+        return self._head == number and self._ended_at >= since
+
     async def last(self) -> int:
         await self._opened()
         await self._catch_up()
@@ -150,6 +160,9 @@ class ObjectTape(Tape):
     async def truncate(self, until: int) -> None:
         if until > (await self._manifest()).watermark:
             raise InvalidInput("until", "be at most the watermark in the manifest; publish that first", until)
+        await self._opened()
+        # The newest stays: it tells of those before it, if the manifest is ever lost or an older one is put in its place.
+        until = min(until, self._head - 1)
         while keys := [
             found.key
             for found in await self._objects.list(self._folder, most=1000)
@@ -180,19 +193,30 @@ class ObjectTape(Tape):
     async def _found_end(self) -> bool:
         """Learn the end by a listing; False if entries were deleted meanwhile, which would look like an end."""
         manifest = await self._manifest()
-        base = max(manifest.watermark, manifest.snapshot.number if manifest.snapshot else 0)
+        base = manifest.covers
         before = self._clocks()
         listed = await self._objects.list(self._folder, after=self._key(base))
         if (await self._manifest()).watermark > base:
             return False
         numbers = {_number(found.key) for found in listed}
+        self._check_left(numbers, base)
         head = max(base, self._head)
         while head + 1 in numbers:
             head += 1
         if head != self._head:
             self._recent.clear()
             self._ahead.clear()
-        self._head, self._highest, self._confirmed = head, max(head, *numbers, 0), before
+        self._head, self._highest = head, max(head, *numbers, 0)
+        try:
+            await self._check_above(numbers)
+        except Truncated:
+            return False
+        # Whoever writes behind them says what they are, though a snapshot had them and nobody here will read them.
+        last = range(max(manifest.watermark, head - FEW) + 1, head + 1)
+        for number, entry in zip(last, await self._fetch(last), strict=True):
+            if entry is not None:
+                self._noted(number, entry)
+        self._confirmed = self._looked_above = before
         return True
 
     async def _catch_up(self) -> None:
@@ -206,10 +230,12 @@ class ObjectTape(Tape):
         """Take what follows the head; how many there were. Few are asked for one by one, many are listed."""
         start = self._head
         for _ in range(min(most, SINGLE_STEPS)):
-            number, before = self._head + 1, self._clocks()
+            number, before, asked_at = self._head + 1, self._clocks(), time.monotonic()
             found = await self._objects.get(self._key(number))
             if found is None:
                 await self._check_kept(number, before)
+                await self._check_end()
+                self._ended_at = asked_at
                 return self._head - start
             await self._check_kept(number, None)
             self._take(number, self._unpacked(number, found))
@@ -226,16 +252,19 @@ class ObjectTape(Tape):
         for number, found in zip(numbers, entries, strict=True):
             if found is not None:
                 self._take(number, self._unpacked(number, found))
+        await self._check_not_removed(self._head + 1)
 
     async def _read_old(self, after: int, most: int) -> list[tuple[int, bytes]]:
         """What is below the head and no longer at hand."""
         numbers = range(after + 1, min(self._head, after + most) + 1)
         entries = await self._fetch(numbers)
-        watermark = (await self._manifest()).watermark
-        if watermark > after:
-            raise Truncated(self._name, after, watermark + 1)
+        manifest = await self._manifest()
+        if manifest.watermark > after:
+            raise Truncated(self._name, after, manifest.watermark + 1)
         found: list[tuple[int, bytes]] = []
         for number, entry in zip(numbers, entries, strict=True):
+            if entry is None and number <= manifest.covers:
+                raise Truncated(self._name, after, manifest.covers + 1)
             if entry is None:
                 raise LogGap(self._name, number, self._head)
             found.append((number, self._unpacked(number, entry)))
@@ -252,10 +281,47 @@ class ObjectTape(Tape):
 
     def _is_fresh(self) -> bool:
         """Whether the end was seen so recently, by every clock, that nothing behind it can have been deleted."""
-        confirmed = self._confirmed
-        return confirmed is not None and all(
-            abs(now - then) <= self._doubts_after for now, then in zip(self._clocks(), confirmed, strict=True)
-        )
+        return is_within(self._doubts_after, self._clocks(), self._confirmed)
+
+    async def _check_end(self) -> None:
+        """Raise if a number was removed that was just found absent. What stands around it is looked for now and then."""
+        if is_within(LOOK_ABOVE_SECONDS, self._clocks(), self._looked_above):
+            return await self._check_not_removed(self._head + 1)
+        before = self._clocks()
+        listed = await self._objects.list(self._folder, after=self._key(max(self._head - FEW, 0)), most=1000)
+        numbers = {_number(found.key) for found in listed}
+        if self._is_emptied(numbers, 0):
+            self._check_left(numbers, (await self._manifest()).covers)
+        await self._check_above(numbers)
+        self._looked_above = before
+
+    def _is_emptied(self, numbers: Set[int], covered: int) -> bool:
+        """Whether none of the last few entries is left, of those that no snapshot covers."""
+        last = range(max(covered, self._head - FEW) + 1, self._head + 1)
+        return bool(last) and numbers.isdisjoint(last)
+
+    def _check_left(self, numbers: Set[int], covered: int) -> None:
+        """Raise if the place was emptied: what is written behind the entries that were there nobody could read."""
+        if self._is_emptied(numbers, covered):
+            self._open = False
+            raise StorageGone(self._name, f"its entries up to {self._head:,} have been removed")
+
+    async def _check_above(self, numbers: Set[int]) -> None:
+        """Ask the last few above the number that follows the head, if there are any, whether it was taken."""
+        above = sorted(number for number in numbers if number > self._head + 1)[-AT_ONCE:]
+        for number, entry in zip(above, await self._fetch(above), strict=True):
+            if entry is not None:
+                self._noted(number, entry)
+        await self._check_not_removed(self._head + 1)
+
+    async def _check_not_removed(self, number: int) -> None:
+        """Raise if a number is absent that was taken: LogGap, or Truncated if that was due or a snapshot has it."""
+        if number > self._evidence.taken or await self._objects.get(self._key(number)) is not None:
+            return
+        if (covered := (await self._manifest()).covers) >= number:
+            raise Truncated(self._name, number - 1, covered + 1)
+        self._open = False
+        raise LogGap(self._name, number, self._evidence.told_by)
 
     async def _deleted_until(self, number: int, absent_since: Clocks | None) -> int:
         """The watermark if a number is not above it; otherwise 0: an absent one is the end, and one won is ours.
@@ -294,28 +360,17 @@ class ObjectTape(Tape):
         if found is None:
             return _Manifest()
         try:
-            return msgspec.json.decode(found, type=_Manifest)
+            manifest = msgspec.json.decode(found, type=_Manifest)
         except msgspec.MsgspecError as error:
             raise LogCorrupt(self._name, self._manifest_key, str(error)) from None
+        self._evidence.told(manifest.number, manifest.number)
+        return manifest
 
-    # Which number to try, and what is below it.
-
-    def _learn(self, seconds: float) -> None:
-        """How long a write takes, as a running mean that one slow write does not spoil."""
-        self._round_trip += (min(seconds, 4 * self._round_trip) - self._round_trip) / 8
-
-    def _slot(self, lost: int) -> int:
-        number = self._highest + 1
-        oldest = self._time() - HOT_ROUND_TRIPS * self._round_trip
-        self._others = {writer: seen for writer, seen in self._others.items() if seen >= oldest}
-        if self._others:
-            turns = sorted([self._writer, *self._others])
-            number += (turns.index(self._writer) - number) % len(turns)
-        return number + (self._choices.randrange(2) if lost >= 3 else 0)
+    # What is below it.
 
     async def _fill_below(self, number: int) -> None:
         """Wait until all numbers below are taken; take those ourselves that nobody seems to be writing."""
-        patient_until = self._time() + PATIENCE_ROUND_TRIPS * self._round_trip
+        patient_until = now() + PATIENCE_ROUND_TRIPS * self._turns.round_trip
         while self._head < number:
             holes = [hole for hole in range(self._head + 1, number) if hole not in self._ahead]
             entries = await self._fetch(holes)
@@ -327,11 +382,17 @@ class ObjectTape(Tape):
                     self._take(hole, self._unpacked(hole, entry))
             if self._head >= number:
                 return
-            if self._time() < patient_until:
-                await asyncio.sleep(self._round_trip / 3)
+            if now() < patient_until:
+                await asyncio.sleep(self._turns.round_trip / 3)
                 continue
             # What was filled, by us or by another, is read in the next turn.
             left = [hole for hole in holes if hole > self._head and hole not in self._ahead]
+            try:
+                for hole in left:
+                    await self._check_not_removed(hole)
+            except Truncated:
+                await self._reopen()
+                continue
             await asyncio.gather(*(self._objects.create(self._key(hole), filler(hole)) for hole in left))
 
     def _take(self, number: int, data: bytes) -> None:
@@ -345,43 +406,24 @@ class ObjectTape(Tape):
             self._recent.add([following])
 
     def _unpacked(self, number: int, packed: bytes) -> bytes:
-        writer, data = unpack(packed, self._name, self._key(number))
-        if writer not in {self._writer, _NOBODY}:
-            self._others[writer] = self._time()
-        return data
+        entry = self._noted(number, packed)
+        if entry.writer not in {self._writer, NOBODY}:
+            self._turns.saw(entry.writer)
+        return entry.data
+
+    def _noted(self, number: int, packed: bytes) -> Packed:
+        """An entry, once what it says of others is noted."""
+        entry = unpack(packed, self._name, self._key(number))
+        if self._evidence.contradicts(entry):
+            where = self._key(entry.behind.known)
+            found = f"it, or one right before it, is not what entry {number:,} was written behind"
+            raise LogCorrupt(self._name, where, f"{found}: that was removed, and another put in its place")
+        self._evidence.told(number, entry.behind.known)
+        self._evidence.note(number, entry.checksum)
+        return entry
 
     def _key(self, number: int) -> str:
         return f"{self._folder}/{number:020d}"
-
-    def _time(self) -> float:
-        return asyncio.get_running_loop().time()
-
-
-def pack(writer: bytes, count: int, data: bytes) -> bytes:
-    """An entry as an object: no two that were written are alike, so that each writer knows its own."""
-    head = _HEAD.pack(_MAGIC, FORMAT, writer, count, 0)
-    return _HEAD.pack(_MAGIC, FORMAT, writer, count, zlib.crc32(data, zlib.crc32(head))) + data
-
-
-def filler(number: int) -> bytes:
-    """What takes a number that nobody came for. It is the same whoever writes it, and not empty: damage could be."""
-    return pack(_NOBODY, number, b"")
-
-
-def unpack(packed: bytes, log: str, key: str) -> tuple[bytes, bytes]:
-    """Who wrote an entry, and what it says."""
-    if len(packed) < _HEAD.size:
-        raise LogCorrupt(log, key, f"it has {len(packed)} bytes, fewer than any entry")
-    magic, format, writer, count, expected = _HEAD.unpack_from(packed)
-    if magic != _MAGIC:
-        raise LogCorrupt(log, key, f"it begins with {magic!r}, as no entry does")
-    if format > FORMAT:
-        raise LogTooNew(f"{log}, at {key},", format, FORMAT)
-    data = packed[_HEAD.size :]
-    head = _HEAD.pack(magic, format, writer, count, 0)
-    if zlib.crc32(data, zlib.crc32(head)) != expected:
-        raise LogCorrupt(log, key, "its checksum does not fit: it was cut short or changed")
-    return writer, data
 
 
 def _number(key: str) -> int:

@@ -6,37 +6,31 @@ notices. It repeats no write: an answer "exists already" to a repeated one may b
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    NotFoundError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.stores.log.backings import Backing, Found, Objects, Tape, checked_key, checked_tape
+from penstock.stores.log.backings.clocks import StoreClock
 from penstock.stores.log.backings.counting import new_count
 from penstock.stores.log.backings.numbered import ObjectTape
 from penstock.stores.log.backings.probe import probe
+from penstock.stores.log.backings.refusals import ABSENT, is_of_bucket, known_secrets, refusal, shown
 from penstock.stores.log.backings.resolving import Put, create
 from penstock.stores.log.backings.threads import Answer, Threads
 from penstock.stores.log.errors import StorageGone, StorageRefused
+from penstock.stores.log.options import NAMES
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
@@ -46,18 +40,10 @@ THREADS = 40
 """Thirty-two fetches at once, and room for a write beside them."""
 DEADLINE_SECONDS = 30.0
 REQUEST_SECONDS = 10
-CLOCK_GOOD_FOR_SECONDS = 300.0
-CLOCK_JUMP_SECONDS = 0.5
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
-_BUCKET_GONE = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
-_REFUSED = re.compile("ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied")
-_SECRET = re.compile("^(AWS|AZURE|GOOGLE)_.*(SECRET|KEY|TOKEN|SAS)", re.IGNORECASE)
-"""Variables whose values an error must not repeat."""
 _DELETED_AT_ONCE = 1000
 LISTED_AT_ONCE = 1000
-_ABSENT = (NotFoundError, FileNotFoundError)
-"""obstore declares the one and raises the other."""
 
 
 class BucketObjects(Objects):
@@ -77,7 +63,7 @@ class BucketObjects(Objects):
         self._attributes = {"Cache-Control": "no-store"} if no_store else None
         self._threads = Threads(name, THREADS)
         self._choices = Random()
-        self._clock: _Clock | None = None
+        self._clock = StoreClock(name, self._write_date, self._read_date)
         self.requests = new_count()
         """What was sent. Reads that the library repeats by itself count once."""
 
@@ -149,11 +135,10 @@ class BucketObjects(Objects):
             await self._run(self._delete, paths[start : start + _DELETED_AT_ONCE])
 
     async def now(self) -> datetime:
-        if self._clock is None or not self._clock.is_good():
-            self._clock = await self._look_at_clock()
-        return self._clock.now()
+        return await self._clock.now()
 
     async def close(self) -> None:
+        await self._clock.close()
         self._threads.close()
 
     async def _resolved(
@@ -173,25 +158,28 @@ class BucketObjects(Objects):
             choices=self._choices,
         )
 
-    async def _look_at_clock(self) -> _Clock:
+    async def _write_date(self) -> str:
         """The store dates what is written to it: that is its clock, to the second."""
         key = f"clock/{secrets.token_hex(8)}"
-        sent_at = datetime.now(UTC)
-        self.requests["put"] += 1
-        await self._run(lambda: obstore.put(self._reading, key, b"", use_multipart=False))
-        answered_at = datetime.now(UTC)
-        found = await self.head(key)
-        await self.delete([key])
+        await self.create(key, b"")  # whatever the answers: it is there now, and was not when we began
+        return key
+
+    async def _read_date(self, key: str) -> datetime:
+        try:
+            found = await self.head(key)
+        finally:
+            with suppress(StoreUnavailable):  # what is left behind is empty, and nobody reads it
+                await self.delete([key])
         if found is None:
             raise StoreUnavailable(self._name, "an object was gone right after it was written")
-        return _Clock(sent_at, answered_at, found.modified)
+        return found.modified
 
     async def _run(self, function: Callable[..., Answer], *args: Any) -> Answer | None:
         """Its answer; None if the object is not there."""
         try:
             return await self._threads.run(function, *args)
-        except _ABSENT as error:
-            if _BUCKET_GONE.search(str(error)):
+        except ABSENT as error:
+            if is_of_bucket(error):
                 raise self._refusal(error) from None
             return None
         except BaseError as error:
@@ -210,8 +198,8 @@ class BucketObjects(Objects):
             )
         except (AlreadyExistsError, PreconditionError):  # which of them it is differs from store to store
             return Put.REFUSED
-        except _ABSENT as error:
-            if isinstance(mode, dict) and not _BUCKET_GONE.search(str(error)):
+        except ABSENT as error:
+            if isinstance(mode, dict) and not is_of_bucket(error):
                 return Put.REFUSED  # what was to be replaced is not there
             raise self._refusal(error) from None
         except BaseError as error:
@@ -228,51 +216,17 @@ class BucketObjects(Objects):
     def _delete(self, keys: Sequence[str]) -> None:
         try:
             obstore.delete(self._reading, keys)
-        except _ABSENT as error:
-            if _BUCKET_GONE.search(str(error)):
+        except ABSENT as error:
+            if is_of_bucket(error):
                 raise
             for key in keys:  # one of them was absent, and the others may not have been looked at
                 try:
                     obstore.delete(self._reading, key)
-                except _ABSENT:
+                except ABSENT:
                     pass
 
     def _refusal(self, error: Exception) -> StoreUnavailable:
-        text = str(error)
-        reason = self._shown(text)
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED.search(text):
-            return StorageRefused(self._name, reason)
-        if isinstance(error, _ABSENT) or _BUCKET_GONE.search(text):
-            return StorageGone(self._name, reason)
-        return StoreUnavailable(self._name, reason)
-
-    def _shown(self, text: str) -> str:
-        """The first line of what obstore said, without what may be a credential."""
-        line = text.strip().partition("\n")[0]
-        line = re.sub(r"\?[^\s\"')]+", "?…", line)
-        for secret in self._secrets:
-            line = line.replace(secret, "…")
-        return line if len(line) <= 300 else f"{line[:300]}…"
-
-
-class _Clock:
-    """How far a store's clock is from this machine's: its date is cut to the second, and came from between two times."""
-
-    def __init__(self, sent_at: datetime, answered_at: datetime, dated: datetime) -> None:
-        least = (dated - answered_at).total_seconds()
-        most = (dated - sent_at).total_seconds() + (0.001 if dated.microsecond else 1.0)
-        self._off = 0.0 if least <= 0 <= most else (least + most) / 2
-        self._since = time.monotonic()
-        self._wall_ahead = time.time() - self._since
-
-    def is_good(self) -> bool:
-        """Not for long, and not once this machine's clock was set."""
-        now = time.monotonic()
-        jump = abs(time.time() - now - self._wall_ahead)
-        return now - self._since < CLOCK_GOOD_FOR_SECONDS and jump < CLOCK_JUMP_SECONDS
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self._off)
+        return refusal(self._name, error, self._secrets)
 
 
 class BucketBacking(Backing):
@@ -312,20 +266,25 @@ class BucketBacking(Backing):
 
 
 def bucket(url: str) -> BucketBacking:
-    """`s3://bucket/prefix?endpoint=…&region=…`, `gs://bucket/prefix`, `az://container/prefix?account=…`.
+    """`s3://bucket/prefix?endpoint=…&region=…`, `gs://bucket/prefix?endpoint=…`, `az://container/prefix?account=…&endpoint=…`.
 
-    Credentials come from where the providers' own tools look for them (AWS_*, GOOGLE_*, AZURE_*), or from the
-    URL, before an @. They appear in no error and no log.
+    Credentials come from where the providers' own tools look for them (AWS_*, GOOGLE_*, AZURE_*), or, but for gs://, from
+    the URL, before an @. They appear in no error and no log. Google's are a key file (GOOGLE_APPLICATION_CREDENTIALS),
+    a token (GOOGLE_BEARER_TOKEN), or whatever the machine is in Google's cloud.
     """
     parts = urlsplit(url)
     if not parts.hostname:
         raise InvalidInput(
             "url", f"name a bucket, as {parts.scheme}://bucket/prefix does", parts.scheme + "://"
         )
+    if parts.scheme == "gs" and parts.username is not None:
+        raise InvalidInput(
+            "url", "carry no credentials; let GOOGLE_APPLICATION_CREDENTIALS name a key file", "gs://…@…"
+        )
     prefix = parts.path.strip("/")
     name = f"{parts.scheme}://{_host(parts)}" + (f"/{prefix}" if prefix else "")
     secrets = [unquote(secret) for secret in (parts.username, parts.password) if secret]
-    secrets += [value for variable, value in os.environ.items() if _SECRET.search(variable)]
+    secrets += known_secrets()
     reading, writing = (_store(parts, prefix, retries) for retries in (_RETRIES, _NO_RETRIES))
     return BucketBacking(
         name, BucketObjects(name, reading, writing, secrets=secrets, no_store=parts.scheme == "gs")
@@ -336,7 +295,7 @@ def _store(parts: SplitResult, prefix: str, retries: RetryConfig) -> ObjectStore
     known = {"s3": {"endpoint", "region"}, "gs": {"endpoint"}, "az": {"endpoint", "account"}}[parts.scheme]
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - known):
-        raise InvalidInput("url", f"have no options but {', '.join(sorted(known))}", unknown[0])
+        raise InvalidInput("url", f"have no options but {', '.join([*sorted(known), *NAMES])}", unknown[0])
     endpoint = options.get("endpoint")
     client: ClientConfig = {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
@@ -365,9 +324,15 @@ def _store(parts: SplitResult, prefix: str, retries: RetryConfig) -> ObjectStore
                 "account_key": password,
             }
     given = {option: value for option, value in config.items() if value}
-    store: ObjectStore = make(
-        _host(parts), prefix=prefix or None, config=given, client_options=client, retry_config=retries
-    )
+    try:
+        store: ObjectStore = make(
+            _host(parts), prefix=prefix or None, config=given, client_options=client, retry_config=retries
+        )
+    except BaseError as error:  # of an account that is not named, a key file that is none
+        place = f"{parts.scheme}://{_host(parts)}"
+        raise StorageRefused(place, shown(str(error), known_secrets())) from None
+    except ValueError:  # of a prefix that no object can have
+        raise InvalidInput("url", "have no empty part, . or .. in the prefix of its bucket", prefix) from None
     return store
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,13 +13,10 @@ from penstock.core.errors import StoreUnavailable
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import StoreNotConditional
 
-logger = logging.getLogger(__name__)
-
 WRITERS = 16
 ROUNDS = 3
 REMEMBERED = "PROBED"
 """The object that says that this place was tried and found good."""
-CLOCK_SECONDS = 2.0
 
 
 async def probe(objects: Objects, store: str) -> None:
@@ -36,9 +32,7 @@ async def probe(objects: Objects, store: str) -> None:
     finally:
         with suppress(StoreUnavailable):  # they harm nobody; what was found is worth more
             await objects.delete([*(f"{folder}/{number}" for number in range(ROUNDS)), f"{folder}/replaced"])
-    off = (await objects.now() - datetime.now(UTC)).total_seconds()
-    if abs(off) > CLOCK_SECONDS:
-        logger.warning("the clock of %s is %+.1f s off this machine's", store, off)
+    await objects.now()  # which says how far it is off this machine's, if that is far
     await objects.create(
         REMEMBERED, msgspec.json.encode({"writers": WRITERS, "rounds": ROUNDS, "at": datetime.now(UTC)})
     )
