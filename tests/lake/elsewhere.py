@@ -45,16 +45,27 @@ def counted(spark: Any) -> None:
     print(json.dumps([version, *(row.n for row in spark.range(1, 11).selectExpr("id AS n").collect())]))
 
 
+def options(spark: Any) -> None:
+    """What the JVM was started with."""
+    runtime = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    print(json.dumps(list(runtime.getInputArguments())))
+
+
 def main(kind: str, url: str = "") -> None:
     if kind == "connect":
         spark = session(remote="local[1]")
     else:
-        spark = session("local-cluster[2,1,1024]" if kind == "cluster" else "local[1]", **SMALL)
+        spark = session(
+            "local-cluster[2,1,1024]" if kind == "cluster" else "local[1]",
+            **({} if kind == "options" else SMALL),
+        )
     try:
         if kind == "stream":
             streamed(spark, url, Path.cwd())
         elif kind == "count":
             counted(spark)
+        elif kind == "options":
+            options(spark)
         else:
             wrote_and_read(spark, url)
     finally:

@@ -15,6 +15,7 @@ import duckdb
 from penstock.lake import fingerprint as f
 from penstock.lake import queueing
 from penstock.lake.histogram import bucket_sql, percentile
+from penstock.lake.targets import Target
 
 Rows = list[dict[str, Any]]
 
@@ -208,13 +209,17 @@ WITH fires AS (
 ), spaced AS (
     SELECT *, greatest(0, (epoch_us(created_at) - epoch_us(due)) // 1000) AS late_ms,
            nullif(epoch_us(lead(due) OVER (PARTITION BY tenant, schedule ORDER BY due, job_id)) - epoch_us(due), 0)::double AS gap,
-           strftime(due, '%w %H:%M:%S') AS slot
+           strftime(due, '%w %H:%M:%S') AS slot, due::date - DATE '1970-01-01' AS number
     FROM fires
-), usual AS (SELECT tenant, schedule, median(gap) AS of_all FROM spaced GROUP BY ALL),
+), known AS (
+    SELECT *, min(number) OVER (PARTITION BY tenant, schedule) AS first,
+           max(gap) OVER (PARTITION BY tenant, schedule ORDER BY number RANGE BETWEEN 8 PRECEDING AND 1 PRECEDING) AS longest
+    FROM spaced
+),
 own AS (SELECT tenant, schedule, slot, median(gap) AS own, count(gap) AS seen FROM spaced GROUP BY ALL),
 judged AS (
-    SELECT *, coalesce(greatest(0, floor(gap / CASE WHEN seen >= 3 THEN own ELSE of_all END + 0.5) - 1), 0)::bigint AS missed
-    FROM spaced JOIN usual USING (tenant, schedule) JOIN own USING (tenant, schedule, slot)
+    SELECT *, coalesce(greatest(0, floor(gap / CASE WHEN seen >= 3 THEN own WHEN first <= number - 7 THEN longest END + 0.5) - 1), 0)::bigint AS missed
+    FROM known JOIN own USING (tenant, schedule, slot)
 )
 SELECT tenant, schedule, due::date AS day, count(*) AS fires, histogram({bucket_sql("late_ms")}) AS late_hist,
        max(late_ms)::double AS max_ms, sum(missed)::bigint AS missed
@@ -226,7 +231,7 @@ class Oracle:
     """Answers about one folder of bronze files, or some rows of events."""
 
     def __init__(
-        self, events: str, *, as_of: datetime, targets: Sequence[dict[str, Any]] = (), threads: int = 1
+        self, events: str, *, as_of: datetime, targets: Sequence[Target] = (), threads: int = 1
     ) -> None:
         self.duckdb = duckdb.connect()
         self.as_of = as_of
@@ -235,10 +240,9 @@ class Oracle:
         self.duckdb.execute(
             "CREATE TABLE targets (tenant text, queue text, target_wait_ms bigint, objective double)"
         )
-        for row in targets:
-            self.duckdb.execute(
-                "INSERT INTO targets VALUES ($tenant, $queue, $target_wait_ms, $objective)", row
-            )
+        for one in targets:
+            row = [one.tenant, one.queue, round(one.seconds * 1000), one.objective]
+            self.duckdb.execute("INSERT INTO targets VALUES ($1, $2, $3, $4)", row)
         self.duckdb.execute(ATTEMPTS)
         self.duckdb.execute(JOBS)
         wait, run = bucket_sql("wait_ms"), bucket_sql("run_ms")
@@ -311,7 +315,11 @@ class Oracle:
                 f"SELECT histogram({bucket_sql('run_ms')}) FROM attempts WHERE tenant = $1 AND queue = $2",
                 [tenant, queue],
             ).fetchall()
-            servers = queueing.servers_for(load, service, 60_000, 0.99)
+            target = self.duckdb.execute(
+                "SELECT target_wait_ms, objective FROM targets WHERE tenant = $1 AND queue = $2",
+                [tenant, queue],
+            ).fetchone()
+            servers = queueing.servers_for(load, service, *(target or (60_000, 0.99)))
             lease = float(min(3600, max(10, -(-(percentile(runs or {}, 0.99) or 0) * 1.5 // 1000))))
             plans.append({
                 "tenant": tenant, "queue": queue, "concurrency": servers, "lease_seconds": lease, "heartbeat_seconds": lease / 3,

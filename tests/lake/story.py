@@ -150,6 +150,8 @@ def capacity(story: Story) -> None:
             story.job(f"cap-{week}-{n}", "busy", at)
             story.attempt(f"cap-{week}-{n}", "busy", 1, at, 0, 1_800_000, "failed", "queued", "TypeError: x")
             story.attempt(f"cap-{week}-{n}", "busy", 2, at + HOUR, 0, 1_800_000)
+            story.job(f"cap-patient-{week}-{n}", "patient", at)
+            story.attempt(f"cap-patient-{week}-{n}", "patient", 1, at + 2 * HOUR, 0, 3_600_000)
     story.job("cap-idle", "idle", monday)
     story.change("cap-idle", "idle", monday, "cancel", "cancelled")
 
@@ -210,11 +212,17 @@ def schedules(story: Story) -> None:
         if due.weekday() < 5 and day != 16:
             late = 60_000 if day == 1 else 30
             story.job(f"fire-{day:02}", "fires", due + ms(late), run_at=due, schedule="weekdays")
-    # Every five minutes, but for two in the middle.
-    for n in range(12):
-        if n not in (5, 6):
-            due = first + n * timedelta(minutes=5)
+    # Every four hours, but for two: one on its first day, one in its second week.
+    for n in range(60):
+        if n not in (1, 56):
+            due = first + n * timedelta(hours=4)
             story.job(f"tick-{n:02}", "fires", due, run_at=due, schedule="ticks")
+    # For two weeks, all that it should be: at nine and at ten of weekdays.
+    for day in range(12):
+        for hour in range(2):
+            due = first + timedelta(days=day, hours=hour)
+            if due.weekday() < 5:
+                story.job(f"office-{day:02}-{hour}", "fires", due, run_at=due, schedule="office")
 
 
 # ── At random ─────────────────────────────────────────────────────────────────────────────────────

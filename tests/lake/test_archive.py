@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import asdict, replace
 
-from penstock import Queue
+from penstock import Queue, connect
 from penstock.access import Access
 from penstock.cli.main import main
 from penstock.cli.serving import archive_in
@@ -26,7 +26,7 @@ from penstock.core.errors import JobNotFound, StoreUnavailable
 from penstock.core.job import Attempt, Job, JobId, LeaseToken, Record
 from penstock.lake import archive as module
 from penstock.lake.archive import LakeArchive
-from penstock.lake.manifest import FORMAT, Lake, new_manifest
+from penstock.lake.manifest import FORMAT, Lake, new_manifest, source_of
 from penstock.lake.tables import EVENTS
 from support.postgres import EmptyPostgresStore, server_url
 from support.service import serving
@@ -60,10 +60,10 @@ async def archive(lake: Lake) -> AsyncIterator[LakeArchive]:
     await opened.close()
 
 
-def take_in(lake: Lake) -> None:
-    """Make a lake of all that is in the store: bronze, and of silver as much as says which jobs there are."""
+def take_in(lake: Lake, url: str | None = None) -> None:
+    """Make a lake of all that is in a store: bronze, and of silver as much as says which jobs there are."""
     ask = Ask("events", tuple(EVENTS))
-    reader = open_reader(server_url())
+    reader = open_reader(url or server_url())
     events = pa.Table.from_batches(
         batch for part in reader.slices(ask, 1) for batch in reader.read(ask, part)
     )
@@ -84,9 +84,15 @@ def take_in(lake: Lake) -> None:
             pq.write_table(rows, place / "one.parquet")
             pq.write_table(rows, place / "two.parquet")
             (silver if number else born)[day] = (folder,)
-    manifest = before or new_manifest({"feed": "f", "system": "s"}, {"xid": 1})
+    manifest = before or new_manifest(source_of(reader.horizon()), {"xid": 1})
     tables = {"events": born, "jobs": silver}
     lake.commit(replace(manifest, tables=tables, born=born, read_at=AS_OF, data_as_of=AS_OF))
+
+
+def cut_off(lake: Lake) -> None:
+    """Have the files end too soon."""
+    for file in Path(lake.place).glob("silver/jobs/**/*.parquet"):
+        file.write_bytes(file.read_bytes()[:-9])
 
 
 async def leave(queue: Queue) -> None:
@@ -137,7 +143,7 @@ async def test_a_job_that_left_is_told_as_it_was(queue: Queue, lake: Lake, archi
     [held] = await queue.lease("y", worker="w")
     await queue.cancel(stopped.id)
     await queue.discard(held, "asked to")
-    ids += [cancelled.id, abandoned.id, stopped.id]
+    ids += [cancelled.id, abandoned.id, stopped.id, await end(queue, expires_in=60)]
     as_they_were = [in_lake(await queue.get(one), await queue.history(one)) for one in ids]
     take_in(lake)
     await leave(queue)
@@ -151,6 +157,32 @@ async def test_a_job_that_left_is_told_as_it_was(queue: Queue, lake: Lake, archi
         known = replace(job, cancel_requested=False, cause=job.cause if found.job.cause else None)
         assert asdict(found.job) == asdict(known)
         assert found.data_as_of == AS_OF
+
+
+@pytest.mark.parametrize("logs", [1, 3])
+async def test_the_same_of_logs_where_each_entry_numbers_anew(tmp_path: Path, lake: Lake, logs: int) -> None:
+    url = f"file://{tmp_path}/logs"
+    async with connect(f"{url}?shards={logs}") as queue:
+        were = {}
+        for name in ("q0", "q1", "q2"):  # of three logs, one in each
+            made = await queue.enqueue("mail", queue=name, max_attempts=2, key="k", priority=-1)
+            await queue.enqueue_many([{"type": "other", "queue": name} for _ in range(3)])
+            # In one entry, and ours the last of them: what the next entry does to it has a lower number.
+            together = await queue.lease(name, worker="w", limit=4)
+            assert together[-1].id == made.id
+            await queue.settle_many([queue.nacked(one, "ValueError: no", retry=False) for one in together])
+            await queue.redrive(made.id, "once more")
+            [leased] = await queue.lease(name, worker="w")
+            await queue.ack(leased)
+            were[made.id] = in_lake(await queue.get(made.id), await queue.history(made.id))
+        await asyncio.to_thread(take_in, lake, url)
+        archive = LakeArchive(lake.place)
+        for id, (job, records) in were.items():
+            found = await archive.find("default", id)
+            assert found is not None
+            assert found.history.records == records
+            assert found.job == job
+        await archive.close()
 
 
 async def test_only_its_own_tenant_is_told_and_only_what_an_id_says_the_day_of(
@@ -201,6 +233,9 @@ async def test_a_lake_that_cannot_be_read_is_no_reason_to_say_that_there_was_no_
     with pytest.raises(StoreUnavailable, match="0 readers wait"):
         await archive.find("default", job_id)
     monkeypatch.setattr(module, "MOST_WAITING", 9)
+    cut_off(lake)
+    with pytest.raises(StoreUnavailable, match="Parquet"):
+        await archive.find("default", job_id)
     manifest = Path(lake.place) / "manifest.json"
     manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 99'))
     with pytest.raises(StoreUnavailable, match="has format 99"):

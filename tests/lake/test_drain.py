@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Queue
+from penstock import Penstock, Queue
 from penstock.core.errors import InvalidInput
 from penstock.core.job import Status
 from penstock.stores.postgres.store import PostgresStore
@@ -21,7 +21,8 @@ pytest.importorskip("pyspark", reason=WITHOUT)
 
 import pandas as pd
 
-from penstock.lake.drain import Lane, drain, work
+from penstock.lake import drain
+from penstock.lake.draining import Lane, work
 
 OPTIONS: dict[str, Any] = {
     "tenant": "default",
@@ -173,13 +174,15 @@ async def test_a_job_that_was_asked_to_stop_ends_cancelled(queue: Queue, beats: 
 
 
 @pytest.mark.spark
-async def test_lanes_on_executors_share_a_queue(spark: Any, queue: Queue) -> None:
+@pytest.mark.parametrize("named", ["by its URL", "by an app"])
+async def test_lanes_on_executors_share_a_queue(spark: Any, queue: Queue, named: str) -> None:
     await fill(queue, 60)
+    store = server_url() if named == "by its URL" else Penstock(server_url())
 
     def handler(frame: Any) -> Any:
         return frame[["job_id"]].assign(result=len(frame))
 
-    lanes = drain(spark, server_url(), "default", handler, lanes=2, batch_size=10)
+    lanes = drain(spark, store, "default", handler, lanes=2, batch_size=10)
     assert [lane.lane for lane in lanes] == [0, 1]
     assert sum(lane.succeeded for lane in lanes) == 60
     assert (await queue.queue("default")).counts[Status.SUCCEEDED] == 60
@@ -189,6 +192,12 @@ def test_bad_figures_are_refused() -> None:
     for options in ({"lanes": 0}, {"lanes": 1, "batch_size": 1_001}):
         with pytest.raises(InvalidInput):
             drain(None, "postgresql://", "q", squared, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("store", ["memory://", Penstock("memory://")])
+def test_a_store_that_executors_cannot_reach_is_refused(store: Penstock | str) -> None:
+    with pytest.raises(InvalidInput, match="executors can reach"):
+        drain(None, store, "q", squared, lanes=1)
 
 
 def _now(statement: str) -> None:

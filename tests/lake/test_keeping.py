@@ -15,8 +15,9 @@ from penstock.core import promises
 from penstock.core.promises import LAKE, Promise
 from penstock.core.registry import ALL_TENANTS, PutEntry
 from penstock.lake import keeping
+from penstock.lake.errors import StoreRestored
 from penstock.lake.keeping import PromiseUnknown, check_in, covered_until, tell
-from penstock.lake.manifest import Lake, Manifest, StoreRestored, new_manifest
+from penstock.lake.manifest import Lake, Manifest, new_manifest
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
 from support.postgres import emptied, server_url

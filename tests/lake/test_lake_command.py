@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -60,3 +64,25 @@ def test_a_run_that_does_not_reconcile_says_so_and_fails(
     assert "2026-01-01 does not reconcile: of 1 jobs in the store the lake lacks 1" in second.stderr
     assert "nothing may leave the store until they do" in second.stderr
     assert run("--from", "2026-01-02", "--to", "2026-01-01").exit_code == 2
+
+
+def test_a_person_is_told_what_it_is_at_and_a_program_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with command._progress() as on_step:
+        on_step("attempts written")
+    assert capsys.readouterr() == ("", "")
+
+    mine, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal)
+        patched.setenv("TERM", "xterm")
+        with command._progress() as on_step:
+            on_step("attempts written")
+            seen = ""
+            while "attempts written" not in seen:
+                seen += os.read(mine, 65_536).decode()
+            click.echo("3 events taken in")  # what is printed meanwhile goes where it goes without
+    os.close(mine)
+    assert "Spark is started" in seen
+    assert capsys.readouterr().out == "3 events taken in\n"

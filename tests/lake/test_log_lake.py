@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,148 +14,45 @@ from penstock import Queue, connect
 from penstock.core import promises
 from penstock.core.errors import InvalidInput
 from penstock.core.job import NewJob
-from penstock.core.ports import Store
 from penstock.core.promises import LAKE, Promise
 from penstock.core.registry import ALL_TENANTS, PutEntry
-from penstock.lake.manifest import Lake, LakeOfAnother
+from penstock.lake.errors import LakeOfAnother
+from penstock.lake.manifest import Lake
 from penstock.lake.tables import EVENTS, SOURCE
 from penstock.stores.log import compacting, history
 from penstock.stores.log.backings import Backing, open_backing
-from penstock.stores.log.backings.files import FolderObjects
-from penstock.stores.log.compacting import Rhythm, compact_once
-from penstock.stores.log.snapshots import Manifest, Snapshots
+from penstock.stores.log.snapshots import Snapshots
 from penstock.stores.log.state import Parts
 from penstock.stores.log.store import SHARD
-from penstock.stores.postgres.store import PostgresStore
-from penstock.stores.wakeups.polling import NoWakeups
 from penstock.testing import FakeClock, counting_ids
-from support.postgres import emptied, server_url
 
 pytest.importorskip("pyarrow")
 
+from lake.happening import (
+    ALL,
+    ALWAYS,
+    NOON,
+    Story,
+    clock_of_folders,
+    compact,
+    in_postgres,
+    placeless,
+    rows,
+    told,
+)
 from penstock.lake.source.asking import Ask
 from penstock.lake.source.logs import LogReader
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ALWAYS = datetime(2026, 1, 9, 12, tzinfo=UTC)
-ALL = Ask("events", tuple(EVENTS))
-PLACE = ("xid", "seq")
-"""What differs from store to store."""
-
-
-class Story:
-    """The same things happen, day by day, wherever it is told."""
-
-    def __init__(self, url: str, open: Callable[[], Store], clock: FakeClock) -> None:
-        self.url, self._open, self.clock = url, open, clock
-        self._new_id = counting_ids(NOON)
-
-    def ask(self, what: Callable[[Queue], Awaitable[Any]]) -> Any:
-        async def within() -> Any:
-            async with Queue(self._open(), actor="test") as queue:
-                return await what(queue)
-
-        return asyncio.run(within())
-
-    def happen(self, day: int) -> None:
-        self.clock.set(NOON + timedelta(days=day - 1))
-        self.ask(self._work)
-
-    async def _work(self, door: Queue) -> None:
-        clock = self.clock
-
-        async def put(**options: Any) -> str:
-            await door.enqueue_many([NewJob(self._new_id(), "mail", **options)])
-            return str(options)
-
-        async def hold(limit: int = 1, seconds: float = 30) -> Any:
-            return await door.lease("default", worker="w", limit=limit, lease_seconds=seconds)
-
-        one, two, three = (self._new_id() for _ in range(3))
-        await door.enqueue_many([NewJob(one, "mail", max_attempts=2), NewJob(two, "mail", priority=-1)])
-        await door.enqueue_many([NewJob(three, "mail", parents=(one,), key="k", priority=-2)])
-        clock.advance(seconds=10)
-        [held] = await hold()
-        clock.advance(seconds=1)
-        await door.nack(held, error="ValueError: no", retry_in=5)
-        clock.advance(seconds=6)
-        [held] = await hold()
-        clock.advance(seconds=2)
-        await door.nack(held, error="ValueError: no", retry=False)  # dead; its child with it
-        with pytest.raises(Exception, match="lease"):
-            await door.ack(held)  # void
-        clock.advance(seconds=1)
-        await door.redrive(one, "again")
-        clock.advance(seconds=3)
-        [held] = await hold()
-        clock.advance(seconds=1)
-        await door.ack(held)
-        [held] = await hold(seconds=5)
-        clock.advance(seconds=20)  # lost
-        await door.queues()
-        await door.cancel(two, "enough")
-        [held] = await hold()
-        await door.snooze(held, 2)
-        clock.advance(seconds=4)
-        [held] = await hold()
-        await door.ack(held, {"n": 1})
-        await put(expires_in=timedelta(seconds=1), delay=timedelta(seconds=60), unique_key="u")
-        clock.advance(seconds=2)
-        await door.find()
-        await put(queue="other")
-        await door.configure("default", max_concurrency=7)
-        await door.put_schedule("nightly", "0 3 * * *", {"type": "mail"})
-        await put(run_at=clock.now() + timedelta(hours=1), headers='{"a": 1}')
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    clock = FakeClock(NOON)
-
-    async def now(self: FolderObjects) -> datetime:
-        return clock.now()
-
-    monkeypatch.setattr(FolderObjects, "now", now)
-    return clock
+    return clock_of_folders(monkeypatch)
 
 
 @pytest.fixture
 def story(tmp_path: Path, clock: FakeClock) -> Story:
     url = f"file://{tmp_path}/log"
     return Story(url, lambda: connect(url).store, clock)
-
-
-def compact(story: Story, **rhythm: Any) -> Manifest:
-    async def done() -> Manifest:
-        await compact_once(story.url, SHARD, Rhythm(**rhythm))
-        backing = open_backing(story.url)
-        try:
-            found = await Snapshots(backing.objects, SHARD).manifest()
-            assert found is not None
-            return found[0]
-        finally:
-            await backing.close()
-
-    return asyncio.run(done())
-
-
-def told(reader: LogReader, ask: Ask = ALL) -> list[dict[str, Any]]:
-    return [
-        row for part in reader.slices(ask, 4) for batch in reader.read(ask, part) for row in batch.to_pylist()
-    ]
-
-
-def in_postgres(days: int) -> Story:
-    url, clock = server_url(), FakeClock(NOON)
-    asyncio.run(emptied())
-    other = Story(url, lambda: PostgresStore(url, clock, wakeups=NoWakeups()), clock)
-    for day in range(1, days + 1):
-        other.happen(day)
-    return other
-
-
-def placeless(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(repr({name: value for name, value in row.items() if name not in PLACE}) for row in rows)
 
 
 def test_columns_are_those_of_the_lake() -> None:
@@ -404,25 +300,8 @@ def test_the_lake_of_a_log_is_that_of_postgres(
         ]
     )
     lacking = events.where("NOT (kind = 'job' AND priority = -1)")
-    [found] = mismatches(lacking, story.url, int(ours.manifest().offset["xid"]), ["2026-01-02"])
+    [found] = mismatches(lacking, story.url, ours.manifest().offset, ["2026-01-02"])
     assert (found.kind, found.in_store - found.in_lake) == ("job", 1)
-
-
-def rows(lake: Lake) -> dict[str, list[str]]:
-    """Silver and gold, as DuckDB reads them from the files."""
-    import duckdb
-
-    manifest = lake.manifest()
-    found = {}
-    for table in sorted({*manifest.tables} - {"events"}):
-        files = [
-            lake.storage.path(file)
-            for folder in manifest.folders(table)
-            for file in lake.storage.files(folder)
-        ]
-        read = duckdb.read_parquet(files, hive_partitioning=False).fetchall() if files else []
-        found[table] = sorted(map(repr, read))
-    return found
 
 
 # ── Gathering ─────────────────────────────────────────────────────────────────────────────────────
@@ -472,11 +351,3 @@ def test_small_files_become_one_and_large_ones_stay(story: Story, monkeypatch: p
     story.happen(3)
     assert compact(story).history[0] == one
     assert len({row["day"] for row in told(LogReader(story.url))}) == 3
-
-
-async def test_several_logs_are_refused_and_not_read_in_part(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/log"
-    async with connect(f"{url}?shards=2") as queue:
-        await queue.enqueue("email.send")
-    with pytest.raises(InvalidInput, match="does not read several yet"):
-        LogReader(url).horizon()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,20 +13,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.lake.manifest import (
-    FORMAT,
-    NAME,
-    WHOLE,
-    Lake,
+from penstock.lake.errors import (
     LakeEdited,
     LakeError,
     LakeMissing,
     LakeMoved,
     LakeNewer,
     LakeOfAnother,
-    Manifest,
     StoreAhead,
     StoreBehind,
+)
+from penstock.lake.manifest import (
+    FORMAT,
+    NAME,
+    WHOLE,
+    Lake,
+    Manifest,
     decode,
     encode,
     lacking,
@@ -158,6 +160,20 @@ class TestCommit:
             manifest = lake.commit(manifest)
 
 
+def test_what_is_committed_while_vacuum_looks_is_not_taken_away(
+    lake: Lake, begun: Manifest, put: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put("gold/slo/2-a")
+
+    def found() -> Iterator[str]:
+        yield folder
+        lake.commit(with_parts(begun, "slo", {WHOLE: (folder,)}))
+
+    monkeypatch.setattr(lake, "_parts", found)
+    assert lake.vacuum(timedelta()) == []
+    assert lacking(lake, lake.manifest()) == []
+
+
 class TestRefusals:
     def test_a_lake_of_a_newer_version(self, lake: Lake, begun: Manifest) -> None:
         def newer(found: dict[str, Any]) -> None:
@@ -215,25 +231,25 @@ class TestRefusals:
 
     def test_a_store_of_another_database(self, lake: Lake, begun: Manifest) -> None:
         with pytest.raises(LakeOfAnother, match=r"feed f system 1.*feed f system 2") as refused:
-            lake.check_source(begun, {**SOURCE, "system": "2"}, 500, 5)
+            lake.check_source(begun, {**SOURCE, "system": "2", "xid": 500, "floor": 5})
         assert refused.value.facts["store"] == {"feed": "f", "system": "2"}
 
     def test_a_store_that_was_restored_from_a_backup(self, lake: Lake, begun: Manifest) -> None:
         with pytest.raises(StoreBehind, match=r"up to transaction 100.*only come to 99.*backup"):
-            lake.check_source(begun, SOURCE, 99, 5)
+            lake.check_source(begun, {**SOURCE, "xid": 99, "floor": 5})
 
     def test_a_store_that_has_let_history_go_unread(self, lake: Lake, begun: Manifest) -> None:
         with pytest.raises(StoreAhead, match="only from 101 on"):
-            lake.check_source(begun, SOURCE, 500, 101)
+            lake.check_source(begun, {**SOURCE, "xid": 500, "floor": 101})
 
     @pytest.mark.parametrize(("xid", "floor"), [(100, 5), (500, 100), (500, 4), (90, 100)])
     def test_a_store_that_goes_on_from_there_is_not(
         self, lake: Lake, begun: Manifest, xid: int, floor: int
     ) -> None:
-        lake.check_source(begun, SOURCE, xid, floor)
+        lake.check_source(begun, {**SOURCE, "xid": xid, "floor": floor})
 
     def test_a_new_lake_takes_what_is_still_there(self, lake: Lake) -> None:
-        lake.check_source(new_manifest(SOURCE, {"xid": 0, "floor": 70}), SOURCE, 100, 70)
+        lake.check_source(new_manifest(SOURCE, {"xid": 0, "floor": 70}), {**SOURCE, "xid": 100, "floor": 70})
 
     def test_each_is_known_by_its_code(self) -> None:
         for each in (LakeMissing, LakeNewer, LakeEdited, LakeOfAnother, StoreBehind, StoreAhead):

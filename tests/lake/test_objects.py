@@ -1,33 +1,30 @@
-"""A lake in a bucket, on a service that speaks S3: one commits, nothing half sent counts, and any machine reads it."""
+"""A lake in a bucket, on services that speak as S3, Google's and Azure's do: one commits, nothing half sent counts, and any machine reads it."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from threading import Barrier
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.errors import InvalidInput
-from penstock.lake.manifest import (
-    NAME,
-    WHOLE,
-    Lake,
-    LakeEdited,
-    LakeMoved,
-    Manifest,
-    lacking,
-    new_manifest,
-    tables,
-    with_parts,
-)
+from penstock.core.errors import InvalidInput, PenstockError
+from penstock.lake.errors import LakeEdited, LakeMoved
+from penstock.lake.manifest import NAME, WHOLE, Lake, Manifest, lacking, new_manifest, tables, with_parts
 from penstock.lake.objects import BucketUnfit, ObjectStorage
+from penstock.stores.log.errors import StorageGone, StorageRefused
+from support.buckets import lake_on_azurite
 from support.emulated_s3 import ACCESS, new_bucket, s3_service
+from support.gcs import GCS, access_to, running_gcs
+from support.s3 import FAULTS
 from support.spark import WITHOUT
 
 obstore = pytest.importorskip("obstore")
@@ -43,11 +40,31 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def place(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {**ACCESS, "AWS_ENDPOINT": service, "XDG_CACHE_HOME": str(tmp_path)}.items():
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[GCS]:
+    with running_gcs() as server:
+        yield server
+
+
+OTHERS = [pytest.param("gcs", marks=pytest.mark.long), pytest.param("azure", marks=pytest.mark.long)]
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty one: on what speaks S3, on what speaks as Google's does, and on Azurite."""
+    match request.param:
+        case "s3":
+            service = request.getfixturevalue("service")
+            bucket, access = new_bucket(service), {**ACCESS, "AWS_ENDPOINT": service}
+        case "gcs":
+            server = request.getfixturevalue("gcs")
+            bucket, access = f"gs://queue/{uuid4()}", access_to(server)
+        case _:
+            container, access = lake_on_azurite(request.getfixturevalue("azurite"))
+            bucket = f"{container}/{uuid4()}"
+    for name, value in {**access, "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
-    return f"{new_bucket(service)}/some/lake"
+    return f"{bucket}/some/lake"
 
 
 @pytest.fixture
@@ -141,18 +158,37 @@ class TestCommit:
         assert (made.batch, made.doubts) == (begun.batch + 1, ("mine",))
         assert lake.manifest() == made
 
+    @pytest.mark.parametrize("place", ["gcs"], indirect=True)
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_whatever_the_weather_each_commit_counts_once(
+        self, lake: Lake, begun: Manifest, gcs: GCS, fault: str
+    ) -> None:
+        """The same from a server that breaks, instead of a client."""
+        made = begun
+        for n in (1, 2):
+            gcs.next.append(fault)
+            made = lake.commit(replace(made, doubts=(str(n),)))
+            assert not gcs.next
+            assert (made.batch, made.doubts) == (begun.batch + n, (str(n),))
+            assert lake.manifest() == made
+
+    @pytest.mark.parametrize(
+        ("kept", "said"),
+        [
+            ((), "an object that was there was created"),
+            (("create",), "another version than the one named was replaced"),
+        ],
+    )
     def test_a_service_that_keeps_to_no_conditions_is_refused(
-        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...], said: str
     ) -> None:
         send = obstore.put
 
         def careless(store: Any, path: str, file: Any, mode: Any = None, **options: Any) -> Any:
-            return send(store, path, file, **options)
+            return send(store, path, file, **options, **({"mode": mode} if mode in kept else {}))
 
         monkeypatch.setattr(obstore, "put", careless)
-        with pytest.raises(
-            BucketUnfit, match="does not keep to conditions: an object that was there was created"
-        ):
+        with pytest.raises(BucketUnfit, match=f"does not keep to conditions: {said}"):
             lake.commit(new_manifest(SOURCE, {"xid": 1}))
         assert lake.storage.read(NAME) is None
 
@@ -198,6 +234,18 @@ class TestFiles:
         assert ObjectStorage(place, tmp_path / "there").fetched([day, other])[0] == path
         assert (Path(path) / "part-0.zstd.parquet").read_bytes() == day.encode()
 
+    def test_a_large_file_is_sent_in_parts_and_arrives_whole(
+        self, lake: Lake, place: str, tmp_path: Path
+    ) -> None:
+        folder = "silver/jobs/2-a/part=2026-03-01"
+        path = Path(lake.storage.draft(folder))
+        path.mkdir(parents=True)
+        large = Random(1).randbytes(12_000_000)
+        (path / "part-0.parquet").write_bytes(large)
+        lake.storage.sync(folder)
+        [there] = ObjectStorage(place, tmp_path / "there").fetched([folder])
+        assert Path(there, "part-0.parquet").read_bytes() == large
+
     def test_what_somebody_has_removed_is_noticed(self, lake: Lake, begun: Manifest) -> None:
         there = put(lake, "gold/slo/2-a")
         made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: ("gold/flows/2-a",)})
@@ -211,6 +259,22 @@ class TestFiles:
         assert lake.vacuum(now=datetime.now(UTC) + timedelta(days=2)) == [lost]
         assert lake.storage.filled([kept, lost]) == {kept}
 
+    def test_what_another_has_removed_meanwhile_is_no_error(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folders = [put(lake, f"silver/jobs/{n}-a/part=2026-03-01") for n in range(3)]
+        delete = obstore.delete
+
+        def after_another(store: Any, paths: Any) -> None:
+            with monkeypatch.context() as other:
+                other.setattr(obstore, "delete", delete)
+                lake.storage.remove(folders[1])
+            delete(store, paths)
+
+        monkeypatch.setattr(obstore, "delete", after_another)
+        lake.storage.remove("silver/jobs")
+        assert lake.storage.filled(folders) == set()
+
     def test_a_forked_process_opens_it_anew(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "getpid", lambda: -1)
         with pytest.raises(RuntimeError, match="forked; open it anew"):
@@ -219,6 +283,58 @@ class TestFiles:
     def test_other_places_are_refused(self) -> None:
         with pytest.raises(InvalidInput, match="be a path, or a bucket by one of s3://"):
             Lake("ftp://host/lake")
+
+
+class TestRefusals:
+    """What is said when the storage does not let us, which no credential is part of."""
+
+    def refused(self, place: str) -> dict[str, PenstockError]:
+        """What everything that is asked of it is answered."""
+        storage = ObjectStorage(place)
+        asked: dict[str, Callable[[], Any]] = {
+            "read": lambda: storage.read(NAME),
+            "swap": lambda: storage.swap(NAME, lambda _: b"new"),
+            "folders": lambda: storage.folders("silver"),
+            "filled": lambda: storage.filled(["silver/jobs/2-a"]),
+            "fetched": lambda: storage.fetched(["silver/jobs/2-a"]),
+            "remove": lambda: storage.remove("silver"),
+        }
+        refusals: dict[str, PenstockError] = {}
+        for name, ask in asked.items():
+            with pytest.raises(PenstockError) as raised:
+                ask()
+            assert "the lake in " in str(raised.value)
+            assert "secret" not in str(raised.value)
+            assert "\n" not in str(raised.value)
+            assert raised.value.__cause__ is None
+            refusals[name] = raised.value
+        return refusals
+
+    @pytest.mark.parametrize("place", ["gcs", "azure"], indirect=True)
+    def test_wrong_credentials_are_told(
+        self, place: str, begun: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as wrong:
+            wrong.setenv("GOOGLE_BEARER_TOKEN", "secret-of-yesterday")
+            wrong.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
+            refusals = self.refused(place)
+            with pytest.raises(StorageRefused):
+                ObjectStorage(place).version(NAME)
+        assert {type(error) for error in refusals.values()} == {StorageRefused}, refusals
+        assert Lake(place).manifest() == begun
+
+    def test_a_bucket_that_is_not_there_is_told_and_is_no_empty_lake(self, place: str) -> None:
+        refusals = self.refused(re.sub("://[^/@]+", "://no-such-bucket", place))
+        assert {type(error) for error in refusals.values()} == {StorageGone}, refusals
+
+    def test_credentials_that_are_none_are_told_when_it_is_opened(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("GOOGLE_BEARER_TOKEN", raising=False)
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "secret"}')
+        with pytest.raises(StorageRefused, match="Unable to decode service account") as raised:
+            Lake("gs://queue/lake")
+        assert "secret" not in str(raised.value)
 
 
 @pytest.mark.spark
@@ -250,6 +366,7 @@ class TestPipeline:
         history.lake = Lake(place)
         return history
 
+    @pytest.mark.parametrize("place", ["s3", *OTHERS], indirect=True)
     def test_runs_that_die_are_followed_by_one_that_makes_it_good(
         self, history: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -13,21 +13,25 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import Queue
+from penstock.core.errors import InvalidInput, StoreUnavailable
+from penstock.core.job import NewJob
 from penstock.insights import InsightAnswer, ask
-from penstock.lake.manifest import Lake, LakeMoved, LakeOfAnother, Manifest, StoreAhead, StoreBehind
+from penstock.lake.errors import LakeBroken, LakeMoved, LakeOfAnother, StoreAhead, StoreBehind
+from penstock.lake.manifest import Lake, Manifest, tables
 from penstock.lake.tables import GOLD, SILVER, ddl
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
-from penstock.testing import FakeClock
+from penstock.testing import FakeClock, counting_ids
 from support.postgres import emptied, server_url
 
 pytestmark = pytest.mark.spark
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from penstock.lake import pipeline  # noqa: E402
+from penstock.lake import parts, pipeline  # noqa: E402
+from penstock.lake.archive import look_up  # noqa: E402
 from penstock.lake.leading import LakeBusy, Leading  # noqa: E402
-from penstock.lake.pipeline import LakeBroken, Report, run_once  # noqa: E402
+from penstock.lake.pipeline import Report, run_once  # noqa: E402
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes  # noqa: E402
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -169,12 +173,38 @@ def test_run_by_run_comes_to_the_same_as_all_at_once(
     for table in ("attempts", "jobs", "hourly"):
         assert history.manifest.tables[table]["2026-01-02"] == before.tables[table]["2026-01-02"]
     run_by_run = history.tables()
+    assert len(history.manifest.tables["attempts"]["2026-01-03"]) == 1, "made anew with bronze"
     assert sum(len(folders) for folders in history.manifest.tables["events"].values()) == 3  # compacted
 
     history.lake = Lake(Path(history.lake.place).with_name("other"))
-    history.run()
+    monkeypatch.setattr(parts, "MOST_BYTES_IN_ONE_PLACE", -1)  # as if it were large
+    few = history.spark.conf.get("spark.sql.shuffle.partitions")
+    history.spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        history.run()
+    finally:
+        history.spark.conf.set("spark.sql.shuffle.partitions", few)
     assert history.tables() == run_by_run
     assert len(run_by_run["jobs"]) == 12
+
+
+def test_a_job_that_came_in_on_another_day_than_its_id_says_is_looked_up_too(history: History) -> None:
+    """The id of a fire is made of its time, also where schedulers were away for days and it is made up for; and there are
+    producers whose clock is wrong."""
+    history.happen(1)
+    ahead = counting_ids(NOON + timedelta(days=20))()
+    history.ask(lambda queue: queue.enqueue_many([NewJob(ahead, "mail")]))
+    history.ask(lambda queue: queue.put_schedule("daily", "0 9 * * *", {"type": "mail"}, missed="all"))
+    history.run()
+    history.clock.advance(days=5)
+    history.ask(lambda queue: queue.fire_due())
+    history.run()
+    ids = [job.id for job in history.ask(lambda queue: queue.find(schedule="daily")).jobs]
+    assert len(ids) == 5
+    found = [look_up(history.lake, history.manifest, "default", job_id) for job_id in ids]
+    assert [one and one.job.asked.schedule for one in found] == ["daily"] * 5
+    assert {"2026-01-02", "2026-01-03", "2026-01-04"} < set(history.manifest.strays)
+    assert look_up(history.lake, history.manifest, "default", ahead)
 
 
 def test_every_recipe_makes_the_table_that_it_says_it_does(spark: Any) -> None:
@@ -231,6 +261,135 @@ def test_what_was_made_and_not_published_is_published_by_the_next_run_and_then_n
     assert history.run(rebuild=True).published == len(GOLD) + 1
 
 
+def test_holds_a_queue_to_the_target_that_people_set(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the next run on, though nothing else has happened."""
+    chosen = ("attempts", "hourly", "queue_hours", "slo")
+    monkeypatch.setattr(
+        pipeline, "recipes", lambda: tuple(recipe for recipe in recipes() if recipe.table in chosen)
+    )
+
+    def promised(report: Report) -> set[tuple[str, int, int]]:
+        assert report.mismatches == []
+        paths = tables(history.lake.place)["slo"]
+        relation = duckdb.read_parquet(paths, hive_partitioning=False)
+        return set(relation.project("queue, target_wait_ms, good").fetchall())
+
+    history.happen(9)
+    history.happen(9, queue="other")
+    assert promised(history.run()) == {("q", 60_000, 3), ("other", 60_000, 3)}
+    history.ask(lambda door: door.configure("q", target_seconds=5))
+    assert promised(history.run()) == {("q", 5_000, 0), ("other", 60_000, 3)}
+    assert [(one.queue, one.seconds) for one in history.manifest.targets] == [("q", 5.0)]
+    folders = history.manifest.tables["slo"]
+    history.run()
+    assert history.manifest.tables["slo"] == folders, "nothing had changed"
+
+
+def test_what_is_made_as_a_whole_stays_while_it_would_say_the_same(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "recipes", more)
+    monkeypatch.setattr(pipeline, "DAYS_AT_ONCE", 1)
+    history.happen(1)
+    history.run()
+    first = history.manifest.tables["failures"]
+    history.happen(2, number=1, queue="other")
+    history.run()
+    assert history.manifest.tables["failures"] == first  # nothing has failed since
+    history.happen(3)
+    history.happen(4, number=1, queue="other")
+    with pytest.raises(Killed):
+        history.run(on_step=dying_at("committed"))  # some days are made, and not yet what is made of all
+    assert history.manifest.tables["failures"] == first
+    history.run()
+    second = history.manifest.tables["failures"]
+    assert second != first
+    survived = history.tables()
+    run_once(history.spark, history.url, history.lake, as_of=ALWAYS + timedelta(hours=1))
+    assert history.manifest.tables["failures"] != second  # an hour later the last day is another
+    history.run(rebuild=True)
+    assert history.tables() == survived
+
+
+def test_what_has_a_row_per_fact_grows_by_what_is_new(history: History) -> None:
+    history.happen(1)
+    history.run()
+    first = history.manifest.tables["attempts"]["2026-01-01"]
+    history.happen(1, queue="other")
+    with pytest.raises(Killed):
+        history.run(on_step=dying_at("attempts written"))  # what it wrote counts for nothing
+    history.happen(2)
+    history.run()
+    second = history.manifest.tables["attempts"]
+    assert second["2026-01-01"][: len(first)] == first
+    assert (len(second["2026-01-01"]), len(second["2026-01-02"])) == (2, 1)
+    grown = history.tables()
+    assert len(grown["attempts"]) == history.in_store("SELECT count(*) FROM penstock.attempt")[0] == 9
+    history.run(rebuild=True, last_day=date(2026, 1, 1))
+    third = history.manifest.tables["attempts"]
+    assert (len(third["2026-01-01"]), third["2026-01-02"]) == (1, second["2026-01-02"])
+    assert history.tables() == grown
+
+
+def test_flows_stay_as_they_are_while_no_job_has_to_do_with_them(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ("jobs", "flow_jobs", "flows")
+    monkeypatch.setattr(
+        pipeline, "recipes", lambda: tuple(recipe for recipe in recipes() if recipe.table in chosen)
+    )
+
+    def flow(day: int, parent: str | None = None) -> str:
+        history.clock.set(NOON + timedelta(days=day - 1))
+
+        async def put(door: Queue) -> str:
+            first = parent or (await door.enqueue("first", queue="flow")).id
+            await door.enqueue("second", queue="flow", parents=[first])
+            return first
+
+        return str(history.ask(put))
+
+    first = flow(1)
+    history.run()
+    before = history.manifest.tables["flows"]
+    history.happen(2)
+    history.run()
+    assert history.manifest.tables["flows"] == before, "no flow has grown"
+    flow(2, first)  # of which only all jobs can tell
+    history.run()
+    after = history.manifest.tables["flows"]
+    assert after != before
+    [found] = duckdb.read_parquet(tables(history.lake.place)["flows"]).project("jobs").fetchall()
+    assert found == (3,)
+    history.happen(3)
+    history.run()
+    assert history.manifest.tables["flows"] != after, "its first job might have ended since"
+
+
+def test_a_file_that_goes_while_sizes_are_looked_at_counts_for_nothing(tmp_path: Path) -> None:
+    """Another driver on this machine puts what it fetches under a draft's name first."""
+    (tmp_path / "there").write_bytes(b"0123456789")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert parts._bytes([[str(tmp_path)], []]) == 10
+
+
+def test_the_session_beside_is_one_for_all_runs_and_no_one_elses(spark: Any, tmp_path: Path) -> None:
+    beside = [parts.Files(spark, Lake(tmp_path), run, SCHEMAS)._single for run in ("a", "b")]
+    assert beside[0] is beside[1] is not spark
+    assert spark.sparkContext.parallelize([(1,)]).toDF(["n"]).sparkSession is spark
+
+
+@pytest.mark.parametrize("name", ["lak?", "l*", "[lake]", "{lake}", "lake\\"])
+def test_a_path_that_spark_would_take_for_a_pattern_is_refused(history: History, name: str) -> None:
+    history.happen(1)
+    history.lake = Lake(Path(history.lake.place).with_name(name))
+    with pytest.raises(InvalidInput, match=r"lake must have none of \* \? .* in its path"):
+        history.run()
+    assert not Path(history.lake.place).exists()
+
+
 @pytest.mark.usefixtures("bronze_only")
 @pytest.mark.parametrize("deadly", ["begun about to be committed", "begun"])
 def test_one_that_dies_before_it_has_begun(history: History, deadly: str) -> None:
@@ -258,6 +417,41 @@ def test_going_on_takes_in_what_comes_until_it_is_stopped(history: History) -> N
     )
     assert [report.batches for report in reports] == [0, 1]
     assert history.run().batches == 0
+
+
+@pytest.mark.usefixtures("bronze_only")
+def test_going_on_waits_for_a_store_that_is_away_and_not_for_what_is_refused(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SHORTEST_REST_SECONDS", 0.0)
+    troubles: list[Exception] = [StoreUnavailable("the store", "gone for a while"), OSError("cut off")]
+    reports: list[Report] = []
+    stop, run = Event(), pipeline.run_once
+
+    def troubled(*arguments: Any, **options: Any) -> Report:
+        if troubles:
+            raise troubles.pop(0)
+        return run(*arguments, **options)
+
+    def told(report: Report) -> None:
+        reports.append(report)
+        stop.set()
+
+    def go_on() -> Report | None:
+        return pipeline.run_continuously(
+            history.spark, history.url, history.lake.place, every_seconds=0, stop=stop, on_report=told
+        )
+
+    monkeypatch.setattr(pipeline, "run_once", troubled)
+    assert go_on() is reports[0]
+    stop.clear()
+    troubles[:] = [LakeBusy("somebody else is at work")]
+    with pytest.raises(LakeBusy):
+        go_on()
+    troubles[:] = [OSError("cut off")] * (pipeline.MOST_FAILURES + 1)
+    with pytest.raises(OSError, match="cut off"):
+        go_on()
+    assert len(troubles) == 1
 
 
 class TestTwoDrivers:
@@ -389,8 +583,26 @@ class TestRefusals:
         history.run()
         [folder] = history.manifest.folders("events")
         history.lake.storage.remove(folder)
-        with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {folder}"):
-            history.run()
+        for rebuild in (False, True):
+            with pytest.raises(
+                LakeBroken, match=f"what its manifest names: {folder}; .* move the lake aside"
+            ):
+                history.run(rebuild=rebuild)
+
+
+def test_files_that_somebody_removed_and_bronze_has_are_made_anew(history: History) -> None:
+    history.happen(1)
+    history.run()
+    before = history.tables()
+    gone = [history.manifest.folders(table)[0] for table in ("jobs", "usage")]
+    for folder in gone:
+        history.lake.storage.remove(folder)
+    with pytest.raises(LakeBroken, match="make it anew with penstock lake run --rebuild"):
+        history.run()
+    with pytest.raises(LakeBroken):
+        history.run(rebuild=True, first_day=date(2026, 1, 2))  # which would leave the first day as it is
+    history.run(rebuild=True)
+    assert history.tables() == before
 
 
 @pytest.mark.usefixtures("bronze_only")
@@ -426,3 +638,21 @@ class TestThePromise:
 async def sweep(queue: Queue) -> int:
     """How many jobs leave."""
     return (await queue.sweep()).pruned
+
+
+def test_a_plan_goes_by_the_last_eight_weeks(spark: Any) -> None:
+    days = [str(date(2026, 1, 1) + timedelta(days=number)) for number in range(200)]
+    by_day = {day: (f"folder/{day}",) for day in days}
+    manifest = Manifest(
+        lake="a", source={}, offset={}, counts={day: {} for day in days},
+        tables={"queue_hours": by_day, "daily": by_day, "capacity": {"all": ("folder/all",)}},
+    )  # fmt: skip
+    as_of = datetime.fromisoformat(f"{days[-1]}T12:00:00+00:00")
+    capacity, plan = (
+        recipe.takes(manifest, [], as_of, manifest)
+        for recipe in recipes()
+        if recipe.table in ("capacity", "capacity_plan")
+    )
+    latest = [f"folder/{day}" for day in days[-57:]]
+    assert capacity == {"queue_hours": latest}
+    assert plan == {"capacity": ["folder/all"], "daily": latest}

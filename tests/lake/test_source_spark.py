@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,9 @@ import pytest
 
 from lake.elsewhere import streamed
 from penstock import Queue
+from penstock.connecting import connect
 from penstock.core.job import Status
+from penstock.lake.session import COLLECTOR, JVM, SparkAway, _java_options, session
 from penstock.lake.tables import SOURCE, ddl
 from support.postgres import EmptyPostgresStore, server_url
 from support.spark import QUICK, need_spark
@@ -75,16 +78,22 @@ async def test_time_filters_mean_the_same_to_both(spark: Any, queue: Queue) -> N
     assert found.where(found.created_at < lit(now)).count() == 1
 
 
+@pytest.mark.parametrize("store", ["database", "folder"])
 async def test_a_write_is_exact_though_tasks_fail_before_and_after_their_commit(
-    spark: Any, queue: Queue, tmp_path: Path
+    spark: Any, queue: Queue, tmp_path: Path, store: str
 ) -> None:
     """Each task fails once: the even ones with rows in hand and none written, the odd ones with all written."""
     from pyspark import TaskContext
 
-    from penstock.lake.source.writing import Writer, writer
+    from penstock.lake.source.writing import DoorWriter, PostgresWriter, writer
     from pyspark_penstock import DefaultSource
 
-    class Failing(Writer):
+    base: Any = PostgresWriter if store == "database" else DoorWriter
+    url = server_url() if store == "database" else f"file:{tmp_path}/queue"
+    told = tmp_path / "told"
+    told.mkdir()
+
+    class Failing(base):
         def write(self, iterator: Any) -> Any:
             context = TaskContext.get()
             assert context is not None
@@ -92,7 +101,7 @@ async def test_a_write_is_exact_though_tasks_fail_before_and_after_their_commit(
             if context.attemptNumber() > 0:
                 return super().write(iterator)
             wrote = super().write(self.breaking(iterator) if number % 2 == 0 else iterator)
-            (tmp_path / f"after-{number}").write_text(str(wrote.made))
+            (told / f"after-{number}").write_text(str(wrote.made))
             raise OSError("planted: after the commit")
 
         @staticmethod
@@ -113,14 +122,15 @@ async def test_a_write_is_exact_though_tasks_fail_before_and_after_their_commit(
     spark.dataSource.register(Planted)
     rows = spark.range(0, 400, 1, 4).selectExpr("id AS n", "'t' AS type", "to_json(struct(id)) AS payload")
     for name in ("planted", "penstock"):
-        again = rows.write.format(name).options(url=server_url(), keyColumns="n", queue="bulk")
+        again = rows.write.format(name).options(url=url, keyColumns="n", queue="bulk")
         again.mode("append").save()
-    assert {name: (tmp_path / name).read_text() for name in os.listdir(tmp_path)} == {
+    assert {name: (told / name).read_text() for name in os.listdir(told)} == {
         "after-1": "100",
         "after-3": "100",
     }
-    assert (await queue.queue("bulk")).counts[Status.QUEUED] == 400
-    found = source(spark, "jobs").select("payload").collect()
+    async with connect(url) as door:
+        assert (await door.queue("bulk")).counts[Status.QUEUED] == 400
+    found = spark.read.format("penstock").options(url=url).load("jobs").select("payload").collect()
     assert sorted(json.loads(row.payload)["id"] for row in found) == list(range(400))
 
 
@@ -171,11 +181,56 @@ async def test_a_stream_killed_in_mid_batch_skips_nothing_and_tells_nothing_twic
     assert sorted(seen) == sorted(made)
 
 
-def elsewhere(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def elsewhere(kind: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(HERE / "elsewhere.py"), kind, server_url()],
-        cwd=folder, capture_output=True, text=True, timeout=900, check=False, env={**os.environ, **QUICK},
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False, env={**os.environ, **QUICK, **variables},
     )  # fmt: skip
+
+
+@pytest.mark.long
+def test_what_people_set_for_their_java_stays_and_comes_after_ours(tmp_path: Path) -> None:
+    theirs = "-Dtheirs=yes -XX:Tier4BackEdgeThreshold=50000 -XX:+UseG1GC"  # beside any other collector Java would not start
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {theirs}\n")
+    done = elsewhere("options", tmp_path, SPARK_CONF_DIR=str(tmp_path), JDK_JAVA_OPTIONS="")
+    assert done.returncode == 0, done.stderr[-3000:]
+    given = json.loads(done.stdout.splitlines()[-1])
+    at = [given.index(one) for one in (*JVM.split(), *theirs.split())]
+    assert at == sorted(at)
+    assert " WARN " not in done.stderr, "what asks nothing of anybody is not said"
+
+
+def test_a_collector_is_named_only_where_people_have_named_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name, value in os.environ.items() if "GC" in value]:
+        monkeypatch.delenv(name)
+    assert COLLECTOR in _java_options({})
+    assert COLLECTOR not in _java_options({"spark.driver.extraJavaOptions": "-Xss4m -XX:+UseZGC"})
+    with monkeypatch.context() as patched:
+        patched.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC")
+        assert COLLECTOR not in _java_options({})
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert COLLECTOR in _java_options({})
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -XX:+UseG1GC\n")
+    assert COLLECTOR not in _java_options({})
+
+
+def test_a_connect_server_that_is_not_there_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(SparkAway, match=f"no Spark Connect server answers at localhost:{port}"):
+        session(remote=f"sc://localhost:{port}")
+
+
+@pytest.mark.long
+def test_spark_logs_as_people_have_said(tmp_path: Path) -> None:
+    (tmp_path / "log4j2.properties").write_text(
+        "rootLogger.level = info\nrootLogger.appenderRef.a.ref = a\nappender.a.type = Console\nappender.a.name = a\n"
+        "appender.a.target = SYSTEM_ERR\nappender.a.layout.type = PatternLayout\nappender.a.layout.pattern = theirs: %m%n\n"
+    )
+    done = elsewhere("options", tmp_path, SPARK_CONF_DIR=str(tmp_path))
+    assert "theirs: Unable to load native-hadoop library" in done.stderr, "which ours leaves out"
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,43 @@ class TestOnce:
         with pytest.raises(BadRows, match="a different job already has the id"):
             write(pa.table({"id": ids[:1], "priority": [9]}))
 
+    async def test_an_id_twice_in_one_slice_is_one_job_and_another_body_is_refused(
+        self, queue: Queue
+    ) -> None:
+        ids = [queue.new("t").id for _ in range(2)]
+        rows = pa.table({"id": [*ids, *ids], "priority": [1, 2, 1, 3]})
+        with pytest.raises(BadRows, match=r"1 rows are no jobs.*a different job already has the id"):
+            write(rows)
+        wrote = write(rows, onBadRows="report")
+        assert (wrote.made, wrote.known, wrote.rejected) == (2, 1, 1)
+
+    async def test_numbers_that_are_none_are_keys_apart(self, queue: Queue) -> None:
+        rows = pa.table({"n": [1.5, inf, -inf, nan], "m": [1, 1, 1, 1]})
+        rest = pa.table({"n": pa.array([None], pa.float64()), "m": [1]})
+        assert write(rows, keyColumns="n,m") == Wrote(made=4)
+        assert write(rows, keyColumns="n,m") == Wrote(known=4)
+        assert write(rest, keyColumns="n,m") == Wrote(made=1)
+
     async def test_without_any_key_a_write_is_refused(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="name the columns that tell one row from another"):
             write(numbers(1).drop_columns("n"))
         assert write(numbers(1).drop_columns("n"), allowDuplicates="true").made == 1
+
+    @pytest.mark.parametrize("keys", [{"keyColumns": "n,m"}, {}], ids=["keyColumns", "idempotency_key"])
+    async def test_a_row_that_has_none_is_no_job(self, queue: Queue, keys: dict[str, str]) -> None:
+        names = (
+            {"n": ["a", None, None, None], "m": [None, "b", None, None]}
+            if keys
+            else {"idempotency_key": ["a", "b", None, None]}
+        )
+        rows = pa.table({name: pa.array(values, pa.string()) for name, values in names.items()})
+        with pytest.raises(BadRows, match=r"2 rows are no jobs.*given in each row, one of them at least"):
+            write(rows, **keys)
+        assert write(rows, onBadRows="report", **keys).made == 2
+        again = write(rows, onBadRows="report", **keys)
+        assert (again.made, again.known, again.rejected) == (0, 2, 2)
+        if not keys:
+            assert write(rows, allowDuplicates="true") == Wrote(made=2, known=2)
 
 
 class TestRules:
@@ -272,6 +306,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a number": ({"payload": ["1e999"]}, "payload must be JSON"),
     "half a character": ({"payload": ['"\\ud800"']}, "payload must be JSON"),
     "depth": ({"payload": ["[" * 201 + "]" * 201]}, "nested at most 200 deep"),
+    "a depth beyond reading": ({"payload": ["[" * 5000 + "]" * 5000]}, "payload must be JSON"),
     "a moment": ({"run_at": pa.array([datetime(1950, 1, 1, tzinfo=UTC)], TIMES)}, "run_at must lie between"),
     "attempts": ({"max_attempts": [0]}, "max_attempts must be"),
     "a parent": ({"parents": [["x"]]}, "parents must be a UUID"),

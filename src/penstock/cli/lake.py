@@ -20,12 +20,13 @@ import click
 from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
 from penstock.cli.opening import EMBEDDED, actor, opened, tenant_option, url_option
-from penstock.cli.output import console, facts, output_option, print_json
+from penstock.cli.output import console, facts, hint, output_option, print_json
 from penstock.cli.words import read_duration
+from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.core.promises import Promise
-    from penstock.lake.pipeline import Report
+    from penstock.lake.pipeline import Report, Step
 
 NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
 LAKE = EMBEDDED / "lake"
@@ -93,23 +94,34 @@ def run(
     every_seconds = read_duration(every)
     if every_seconds is None:
         raise click.UsageError(f"{every!r} is no time; say it as 30s, 5m or 1h")
+    if first_day and last_day and first_day > last_day:
+        raise click.UsageError(f"--from must not be after --to; got {_day(first_day)} and {_day(last_day)}")
     _need(NEEDS)
+    from penstock.lake.manifest import Lake
     from penstock.lake.pipeline import run_continuously, run_once
     from penstock.lake.reconcile import NotReconciled
 
-    with _store(url) as address, _spark(master, remote) as spark:
+    Lake(place).find()  # refused before Spark is started
+    report: Report | None
+    with _progress() as on_step, _source(url) as address, _spark(master, remote) as spark:
         if continuous:
+
+            def tell(report: Report) -> None:
+                _tell(report)
+                on_step(f"the next run begins {every} after the last one did")
+
             with _until_stopped() as stop:
-                run_continuously(
-                    spark, address, place, every_seconds=every_seconds, stop=stop, on_report=_tell
-                )
-            return
-        report = run_once(
-            spark, address, place, rebuild=rebuild, check_all=check_all,
-            first_day=_day(first_day), last_day=_day(last_day),
-        )  # fmt: skip
-    _tell(report)
-    if report.mismatches:
+                report = run_continuously(
+                    spark, address, place, every_seconds=every_seconds, stop=stop, on_report=tell, on_step=on_step,
+                )  # fmt: skip
+        else:
+            report = run_once(
+                spark, address, place, rebuild=rebuild, check_all=check_all,
+                first_day=_day(first_day), last_day=_day(last_day), on_step=on_step,
+            )  # fmt: skip
+    if report is not None and not continuous:
+        _tell(report)
+    if report is not None and report.mismatches:
         raise Refused(str(NotReconciled(report.mismatches)), Exit.FAILED)
 
 
@@ -146,11 +158,14 @@ def demo(
     name = f"demo of {jobs} jobs in {days} days to {end.date()}, seed {seed}"
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         Lake(place).find()  # refused before anything is made up
-        told = fleet.write(folder, jobs, days, seed, end)
+        with _progress(f"{jobs:,} jobs are made up"):
+            told = fleet.write(folder, jobs, days, seed, end)
         click.echo(f"{told:,} events of {jobs:,} jobs made up", err=True)
-        with _spark(master, None) as spark:
+        with _progress() as on_step, _spark(master, None) as spark:
             events = spark.read.schema(ddl(EVENTS)).parquet(folder)
-            _tell(run_frame(spark, events, place, name=name, as_of=end))
+            report = run_frame(spark, events, place, name=name, as_of=end, on_step=on_step)
+    _tell(report)
+    hint(f"the lake is in {place}: penstock lake show --lake {place}")
     if publishes:
         from penstock.lake.publish import publish_lake
 
@@ -169,16 +184,16 @@ def publish(url: str | None, place: str) -> None:
     """Put the answers of the lake into its store again. Each run does it; it needs no Spark."""
     _need(("pyarrow", "psycopg"))
     from penstock.lake.leading import Leading
-    from penstock.lake.manifest import Lake, source_of
+    from penstock.lake.manifest import Lake, whole
     from penstock.lake.publish import publish_lake
     from penstock.lake.source import open_reader
 
     opened = Lake(place)
-    manifest = opened.manifest()
-    with _store(url) as address, Leading(address):
-        now = open_reader(address).horizon()
-        opened.check_source(manifest, source_of(now), int(now["xid"]), int(now["floor"]))
-        _tell_published(publish_lake(address, opened, manifest, always=True), manifest.data_as_of)
+    manifest = whole(opened)
+    with _store(url) as address:
+        opened.check_source(manifest, open_reader(address).horizon())
+        with Leading(address):
+            _tell_published(publish_lake(address, opened, manifest, always=True), manifest.data_as_of)
 
 
 @lake.command("status")
@@ -249,10 +264,37 @@ def vacuum(place: str, grace: str) -> None:
         raise click.UsageError(f"{grace!r} is no time; say it as 30m, 12h or 1d")
     from penstock.lake.manifest import Lake
 
-    gone = Lake(place).vacuum(timedelta(seconds=seconds))
+    opened = Lake(place)
+    gone = opened.vacuum(timedelta(seconds=seconds))
     for folder in gone:
         click.echo(folder)
-    click.echo(f"{len(gone)} folders removed", err=True)
+    left = len(opened.unnamed(timedelta()))
+    more = f"; {left} more that count for nothing are left until --grace has passed, {grace}" if left else ""
+    click.echo(f"{len(gone)} folders removed{more}", err=True)
+
+
+@lake.command("adopt")
+@url_option
+@lake_at(LAKE)
+@click.option("--yes", is_flag=True, help="Do it; without, it is only told.")
+def adopt(url: str | None, place: str, yes: bool) -> None:
+    """Let a lake go on with its database, which has moved to another server.
+
+    After pg_upgrade a server has another identity, and the lake takes its database for a copy. Say with this that it is not:
+    that the server it came from is used no more. A database that lacks what the lake has read is refused.
+    """
+    _need(("pyarrow", "psycopg"))
+    from penstock.lake.adopting import adopt
+    from penstock.lake.manifest import Lake
+
+    with _store(url) as address:
+        moved = adopt(address, Lake(place), dry_run=not yes)
+    if moved is None:
+        click.echo("the lake is of this very database already")
+        return
+    click.echo(f"feed {moved.feed}: from the server {moved.before} to the server {moved.now}")
+    if not yes:
+        hint("nothing was changed; add --yes to let the lake go on there")
 
 
 @lake.command("forget")
@@ -287,6 +329,22 @@ def _tell(report: Report) -> None:
     )
     for one in report.mismatches:
         click.echo(str(one), err=True)
+
+
+@contextmanager
+def _progress(begun: str = "Spark is started") -> Iterator[Step]:
+    """What it is at and for how long, for people alone: one line, which is gone when it ends."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    on_terminal = Console(stderr=True)
+    with Progress(*columns, console=on_terminal, transient=True, redirect_stdout=sys.stdout.isatty()) as line:
+        at = line.add_task(begun, total=None)
+        yield lambda step: line.update(at, description=step)
 
 
 def _tell_published(number: int, as_of: datetime | None) -> None:
@@ -329,11 +387,28 @@ def _store(url: str | None) -> Iterator[str]:
 
 
 @contextmanager
+def _source(url: str | None) -> Iterator[str]:
+    """The same of a store whose history can be read, refused before Spark is started."""
+    from penstock.lake.source import open_reader
+
+    with _store(url) as address:
+        open_reader(address)
+        yield address
+
+
+@contextmanager
 def _spark(master: str | None, remote: str | None) -> Iterator[Any]:
     from penstock.lake.session import session
 
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    spark = session(master, remote, app_name="penstock lake")
+    try:
+        spark = session(master, remote, app_name="penstock lake")
+    except PenstockError:
+        raise
+    except Exception as error:  # Py4J's, gRPC's and PySpark's own, which have nothing else in common
+        [said, *_] = str(error).splitlines() or [""]
+        where = f" on {remote or master}" if remote or master else ""
+        raise Refused(f"Spark did not start{where}: {type(error).__name__}: {said}", Exit.FAILED) from error
     try:
         yield spark
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.cli.plots import bar, columns, shades
 from penstock.cli.words import span
 from penstock.core.histogram import Histogram, merge, percentile
-from penstock.lake.manifest import Lake
+from penstock.lake.manifest import Lake, whole
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 COLUMNS = ["tenant", "queue", "hour", "arrivals", "failed", "wait_hist"]
@@ -24,7 +24,7 @@ def hours(lake: Lake, days: int, tenant: str | None) -> list[Row]:
     """The rows of `hourly` of the last so many days."""
     import pyarrow.parquet as pq
 
-    manifest = lake.manifest()
+    manifest = whole(lake)
     latest = manifest.days[-days:]
     files = [file for folder in manifest.folders("hourly", latest) for file in lake.storage.files(folder)]
     rows: list[Row] = []

@@ -49,14 +49,24 @@ class AppliedPlan(Struct, frozen=True):
 
 
 async def known_failure(queue: Queue, fingerprint: str) -> tuple[Row, datetime]:
-    """A failure that was seen lately, or that the lake has told of, and as of when."""
+    """A failure that was seen lately, or that the lake has told of, and as of when.
+
+    Both are asked: what was seen lately says nothing of before, nor the lake of what came after its last run.
+    """
+    found: list[tuple[Row, datetime]] = []
     if (seen := await failure_group(queue.store, queue.tenant, fingerprint)) is not None:
-        return {"queues": seen.queues, "types": seen.types}, seen.last_seen
-    answer = await ask(queue.store, queue.tenant, "failures")
-    for row in answer.rows:
-        if row["fingerprint"] == fingerprint:
-            return row, answer.as_of
-    raise NotFound(f"no failure {fingerprint[:100]!r} is known as of {answer.as_of.isoformat()}")
+        found.append(({"queues": seen.queues, "types": seen.types}, seen.last_seen))
+    try:
+        answer = await ask(queue.store, queue.tenant, "failures")
+        found += [(row, answer.as_of) for row in answer.rows if row["fingerprint"] == fingerprint]
+    except NotFound:
+        if not found:
+            raise
+    if not found:
+        raise NotFound(f"no failure {fingerprint[:100]!r} is known as of {answer.as_of.isoformat()}")
+    rows = [row for row, _ in found]
+    both = {field: sorted({name for row in rows for name in row[field]}) for field in ("queues", "types")}
+    return both, max(as_of for _, as_of in found)
 
 
 def conditions(failure: Row) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from penstock.core.codec import NULL, JsonText
 from penstock.core.commands import History
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Attempt, Cause, Change, Job, JobId, LeaseToken, NewJob, Outcome, Record, Status
-from penstock.lake.manifest import Lake, LakeError, Manifest, here
+from penstock.lake.errors import LakeError
+from penstock.lake.manifest import Lake, Manifest, here
 
 READERS = 2
 """How many jobs are looked for at once; reading Parquet is work for a processor."""
@@ -64,7 +65,7 @@ class LakeArchive:
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._find, tenant, job_id)
-        except (LakeError, OSError) as error:
+        except (LakeError, OSError, ValueError) as error:  # what is no Parquet is a ValueError
             raise StoreUnavailable(f"the lake in {self._lake.place}", str(error)) from error
         finally:
             self._waiting -= 1
@@ -99,22 +100,27 @@ def look_up(lake: Lake, manifest: Manifest, tenant: str, job_id: JobId) -> Archi
     """A job of a tenant's, by the folders of the day it was created on."""
     if manifest.data_as_of is None:
         return None
-    for day in _days(job_id):
+    for day in _days(manifest, job_id):
         folders = manifest.tables.get("jobs", {}).get(day, ())
         if _rows(lake, folders, tenant, job_id, ["job_id"]):
             events = _rows(lake, manifest.born.get(day, ()), tenant, job_id, None)
-            return _told(tenant, job_id, events, manifest.data_as_of) if events else None
+            return _told(tenant, job_id, _in_order(manifest, events), manifest.data_as_of) if events else None
     return None
 
 
-def _days(job_id: JobId) -> Iterator[str]:
-    """The day in a job's id, and those around it: an id is made before its job comes in, and by another clock."""
+def _days(manifest: Manifest, job_id: JobId) -> Iterator[str]:
+    """The day in a job's id, and those around it: an id is made before its job comes in, and by another clock.
+
+    And those on which jobs came in long after their ids say, such as those of fire times that were missed, or long before:
+    there are clocks that are off by more than a day.
+    """
     made = UUID(job_id)
     if made.version != 7:
         return
     try:
         moment = datetime.fromtimestamp((made.int >> 80) / 1000, UTC)
         yield from (str((moment + away).date()) for away in (timedelta(), _DAY, -_DAY))
+        yield from manifest.strays.get(str(moment.date()), ())
     except (OverflowError, ValueError):  # some day that no lake has
         return
 
@@ -136,17 +142,22 @@ def _rows(
     return rows
 
 
+def _in_order(manifest: Manifest, events: Sequence[Row]) -> list[Row]:
+    """Facts of one job as they happened. PostgreSQL numbers them all in one row; a log begins anew with each entry."""
+    is_log = manifest.source.get("system", "").startswith("log")
+    return sorted(events, key=lambda row: (row["xid"] if is_log else 0, row["seq"]))
+
+
 def _told(tenant: str, job_id: JobId, events: Sequence[Row], as_of: datetime) -> Archived | None:
-    """A job as its events tell it, each of them once."""
+    """A job as its events tell it in their order, each of them once."""
     facts = {(row["kind"], row["xid"], row["seq"]): _in_utc(row) for row in events}
     came = next((row for row in facts.values() if row["kind"] == "job"), None)
     if came is None:
         return None
-    after = sorted((row for row in facts.values() if row["kind"] != "job"), key=lambda row: row["seq"])
-    records = tuple(_record(job_id, row) for row in after)
-    job = Job(
-        _asked(job_id, came), tenant, came["created_at"], came["scheduled_at"], Status.QUEUED, came["scheduled_at"]
-    )  # fmt: skip
+    records = tuple(_record(job_id, row) for row in facts.values() if row["kind"] != "job")
+    asked, created_at, run_at = _asked(job_id, came), came["created_at"], came["scheduled_at"]
+    expires_at = asked.expires_at or (None if asked.expires_in is None else created_at + asked.expires_in)
+    job = Job(asked, tenant, created_at, run_at, Status.QUEUED, run_at, expires_at)
     if job.asked.parents:
         job = replace(job, status=Status.WAITING)
     for record in records:
@@ -164,7 +175,9 @@ def _after(job: Job, record: Record) -> Job:
             error=record.error if counts else job.error, ended_at=record.ended_at if status in _ENDED else None,
         )  # fmt: skip
     if record.verb == "redrive":
-        return replace(job, status=status, run_at=record.at, attempts=0, cause=None, ended_at=None)
+        return replace(
+            job, status=status, run_at=record.at, expires_at=None, attempts=0, cause=None, ended_at=None
+        )
     if status in _ENDED and status is not job.status:
         return replace(job, status=status, cause=_CAUSES.get(record.verb), ended_at=record.at)
     return replace(job, status=status)

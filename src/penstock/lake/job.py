@@ -25,9 +25,10 @@ from penstock.app.penstock import Penstock
 from penstock.connecting import locate
 from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.retry import Retry
+from penstock.lake.errors import LakeError
 from penstock.lake.java import JavaMissing
 from penstock.lake.leading import LakeBusy, Leading
-from penstock.lake.manifest import Lake, LakeError
+from penstock.lake.manifest import Lake
 from penstock.lake.reconcile import NotReconciled
 from penstock.lake.source.asking import KNOWN, SCHEMES
 from penstock.worker.context import GiveUp, JobContext, Snooze

@@ -5,12 +5,15 @@ the store is the one that the lake has read, and not a copy from before. The num
 after the horizon was looked at, and into the manifest with the first batch. So a store that knows the number also has
 everything up to that horizon, and one that knows only lower ones was restored from a backup, however far its transactions
 have counted on since.
+
+Of a store of several logs each is compacted by itself and may be restored by itself. So each keeps the promise, with what the
+lake has read of that log, and each is asked how many runs it knows of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
@@ -23,7 +26,10 @@ from penstock.core.errors import PenstockError
 from penstock.core.ports import Store
 from penstock.core.promises import LAKE, Promise
 from penstock.core.registry import ALL_TENANTS, Audited, Entry, PutEntry
-from penstock.lake.manifest import Lake, LakeError, Manifest, StoreRestored
+from penstock.lake.errors import LakeError, StoreRestored
+from penstock.lake.manifest import Lake, Manifest, by_log
+from penstock.stores.log.layout import shard_name
+from penstock.stores.log.shards import ShardedLogStore
 
 Answer = TypeVar("Answer")
 
@@ -42,33 +48,46 @@ def check_in(url: str, lake: Lake, manifest: Manifest) -> int:
     """Say that a run begins, and hold the store to be no older than the lake. Returns the number of the run."""
 
     async def begin(store: Store) -> int:
-        entry, there = await _found(store, manifest.lake)
-        known = 0 if there is None else there.run
-        if known < manifest.run:
-            raise StoreRestored(lake.place, manifest.run, known)
-        promise = there or Promise(place=lake.place, run=0, since=await store.now())
-        begun = replace(promise, place=lake.place, run=known + 1, lifted=False)
-        await _put(store, manifest.lake, begun, entry)
-        return begun.run
+        keepers, now = await _keepers(store), await store.now()
+        found = await _all_found(keepers, manifest.lake)
+        runs = _held_to(found, lake, manifest)
+        # A run that died between two logs may be known to the first alone: its number is used up.
+        run = max(runs) + 1
+        for keeper, (entry, there) in zip(keepers, found, strict=True):
+            promise = there or Promise(place=lake.place, run=0, since=now)
+            await _put(
+                keeper, manifest.lake, replace(promise, place=lake.place, run=run, lifted=False), entry
+            )
+        return run
 
     return _in_store(url, begin)
+
+
+def hold_to_runs(url: str, lake: Lake, manifest: Manifest) -> None:
+    """Hold the store to know of all runs of the lake, and change nothing."""
+
+    async def look(store: Store) -> None:
+        _held_to(await _all_found(await _keepers(store), manifest.lake), lake, manifest)
+
+    _in_store(url, look)
 
 
 def tell(url: str, lake: Lake, manifest: Manifest) -> None:
     """Tell the store what the lake has by now; from then on that may leave."""
 
     async def say(store: Store) -> None:
-        entry, there = await _found(store, manifest.lake)
-        now = await store.now()
-        promise = there or Promise(place=lake.place, run=manifest.run, since=now)
-        told = replace(
-            promise,
-            told_at=now,
-            exported_until=covered_until(manifest),
-            offset=manifest.offset,
-            doubts=manifest.doubts,
-        )
-        await _put(store, manifest.lake, told, entry)
+        keepers, now = await _keepers(store), await store.now()
+        found = await _all_found(keepers, manifest.lake)
+        for keeper, (entry, there), offset in zip(keepers, found, by_log(manifest.offset), strict=True):
+            promise = there or Promise(place=lake.place, run=manifest.run, since=now)
+            told = replace(
+                promise,
+                told_at=now,
+                exported_until=covered_until(manifest),
+                offset=offset,
+                doubts=manifest.doubts,
+            )
+            await _put(keeper, manifest.lake, told, entry)
 
     _in_store(url, say)
 
@@ -92,23 +111,46 @@ async def forget(store: Store, lake: str | None, actor: str) -> list[tuple[str, 
 
     The number of its runs stays, for the lake may come back.
     """
-    entries = {entry.name: entry for entry in await store.entries(ALL_TENANTS, LAKE)}
-    found = promises.read(entries.values())
-    if lake is not None and lake not in found:
-        raise PromiseUnknown(lake, sorted(found))
-    lifted = [
-        (name, replace(promise, lifted=True))
-        for name, promise in found.items()
-        if lake in (None, name) and not promise.lifted
-    ]
-    for name, promise in lifted:
-        await _put(store, name, promise, entries[name], Audited(name, "forget", actor))
-    return lifted
+    keepers = await _keepers(store)
+    kept = [{entry.name: entry for entry in await keeper.entries(ALL_TENANTS, LAKE)} for keeper in keepers]
+    known = sorted({name for entries in kept for name in entries})
+    if lake is not None and lake not in known:
+        raise PromiseUnknown(lake, known)
+    lifted: dict[str, Promise] = {}
+    for keeper, entries in zip(keepers, kept, strict=True):
+        for name, promise in promises.read(entries.values()).items():
+            if lake in (None, name) and not promise.lifted:
+                audit = None if name in lifted else Audited(name, "forget", actor)
+                lifted.setdefault(name, promise := replace(promise, lifted=True))
+                await _put(keeper, name, promise, entries[name], audit)
+    return list(lifted.items())
+
+
+async def _keepers(store: Store) -> Sequence[Store]:
+    """Where the store's promises are kept: with it, or with each of its logs."""
+    return await store.logs() if isinstance(store, ShardedLogStore) else [store]
+
+
+async def _all_found(keepers: Sequence[Store], lake: str) -> list[tuple[Entry | None, Promise | None]]:
+    """What each keeper knows, asked at once: in a bucket each takes its time to open."""
+    return list(await asyncio.gather(*(_found(keeper, lake) for keeper in keepers)))
 
 
 async def _found(store: Store, lake: str) -> tuple[Entry | None, Promise | None]:
     entries = await store.entries(ALL_TENANTS, LAKE, [lake])
     return (entries[0], promises.decode(entries[0].body)) if entries else (None, None)
+
+
+def _held_to(
+    found: Sequence[tuple[Entry | None, Promise | None]], lake: Lake, manifest: Manifest
+) -> list[int]:
+    """Of how many runs each keeper knows; one that knows of fewer than the lake does is refused."""
+    runs = [0 if there is None else there.run for _, there in found]
+    for number, known in enumerate(runs):
+        if known < manifest.run:
+            log = f"log {shard_name(number)}" if len(found) > 1 else None
+            raise StoreRestored(lake.place, manifest.run, known, log)
+    return runs
 
 
 async def _put(

@@ -22,9 +22,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock import __version__
-from penstock.core.errors import Conflict, PenstockError
+from penstock.lake.errors import (
+    LakeBroken,
+    LakeEdited,
+    LakeMissing,
+    LakeMoved,
+    LakeNewer,
+    LakeOfAnother,
+    StoreAhead,
+    StoreBehind,
+)
 from penstock.lake.objects import is_data
 from penstock.lake.storage import Storage, open_storage
+from penstock.lake.targets import Target
+from penstock.stores.log.layout import shard_name
 
 FORMAT = 1
 """Raised when an older version could no longer read, or would spoil, what a newer one writes."""
@@ -39,131 +50,6 @@ GRACE = timedelta(days=1)
 
 Parts = Mapping[str, tuple[str, ...]]
 """Day (or WHOLE) → the folders that hold it."""
-
-
-# ── What may be wrong with a lake ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class LakeError(PenstockError):
-    """The lake cannot be used as it was asked. Nothing in it was changed."""
-
-    code = "lake"
-
-
-class LakeMissing(LakeError):
-    """There is no lake. `penstock lake run` makes one; or name another with --lake or PENSTOCK_LAKE."""
-
-    code = "lake_missing"
-
-    def __init__(self, place: str) -> None:
-        super().__init__(
-            f"there is no lake in {place}; penstock lake run makes one, and --lake or PENSTOCK_LAKE names another",
-            place=place,
-        )
-
-
-class LakeNewer(LakeError):
-    """A newer version of Penstock writes this lake. Use that version, or a lake of your own."""
-
-    code = "lake_newer"
-
-    def __init__(self, place: str, found: object, written_by: object) -> None:
-        super().__init__(
-            f"the lake in {place} has format {found}, written by Penstock {written_by}, and this is {__version__}, which "
-            f"knows formats up to {FORMAT}; upgrade this one, or name another lake",
-            place=place,
-            found=found,
-        )
-
-
-class LakeEdited(LakeError):
-    """The manifest is not what Penstock wrote. Put the original back; or move the lake aside and build it anew."""
-
-    code = "lake_edited"
-
-    def __init__(self, place: str, found: str) -> None:
-        super().__init__(
-            f"{place}/{NAME} is not as Penstock wrote it: {found}; put the original back from a copy, or move the lake "
-            "aside and run again, which builds it anew from what the store still has",
-            place=place,
-            found=found,
-        )
-
-
-class LakeOfAnother(LakeError):
-    """The lake holds the history of another database. Name that database, or another lake."""
-
-    code = "lake_of_another"
-
-    def __init__(self, place: str, lakes: Mapping[str, Any], stores: Mapping[str, Any]) -> None:
-        super().__init__(
-            f"the lake in {place} holds the history of {_said(lakes)}, and the store is {_said(stores)}; name the "
-            "database that the lake was made from, or another lake. A database that was dumped and loaded is another one",
-            place=place,
-            lake=dict(lakes),
-            store=dict(stores),
-        )
-
-
-class StoreBehind(LakeError):
-    """The store knows less than the lake: it was restored from a backup. Restore the lake too, or begin a new one."""
-
-    code = "lake_store_behind"
-
-    def __init__(self, place: str, lakes: object, stores: object) -> None:
-        super().__init__(
-            f"the lake in {place} has read up to transaction {lakes}, and the store has only come to {stores}: it was "
-            "restored from a backup. Put back the lake of that time, or begin a new one; what the lake holds beyond the "
-            "backup did happen, and stays in it",
-            place=place,
-            lake=lakes,
-            store=stores,
-        )
-
-
-class StoreRestored(LakeError):
-    """The store does not know of runs that the lake has made: it was restored from a backup, or is another's copy."""
-
-    code = "lake_store_restored"
-
-    def __init__(self, place: str, lakes: int, stores: int) -> None:
-        super().__init__(
-            f"the lake in {place} has made {lakes} runs over this store, and the store knows of {stores}: it was restored "
-            "from a backup. Put back the lake of that time, or begin a new one; what the lake holds beyond the backup did "
-            "happen, and stays in it",
-            place=place,
-            lake=lakes,
-            store=stores,
-        )
-
-
-class StoreAhead(LakeError):
-    """History has left the store that the lake never read. Begin a new lake; the old one stays as it is."""
-
-    code = "lake_too_old"
-
-    def __init__(self, place: str, lakes: object, stores: object) -> None:
-        super().__init__(
-            f"the lake in {place} has read up to transaction {lakes}, and the store has kept everything only from {stores} "
-            "on: some history left it unread. Begin a new lake with what there is; this one stays as it is",
-            place=place,
-            lake=lakes,
-            store=stores,
-        )
-
-
-class LakeMoved(Conflict):
-    """Somebody else has committed to the lake meanwhile. Nothing of this run counts; run again."""
-
-    code = "lake_moved"
-
-    def __init__(self, place: str, found: str) -> None:
-        super().__init__(
-            f"the lake in {place} is not as this run found it: {found}. Somebody else has written to it; nothing of this "
-            "run counts, run again",
-            place=place,
-            found=found,
-        )
 
 
 # ── The manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,8 +78,18 @@ class Manifest(Struct, frozen=True, kw_only=True):
     tables: Mapping[str, Parts] = {}
     born: Parts = {}
     """Day → the parts of bronze with events of jobs that were created on it."""
+    strays: Parts = {}
+    """Day → the days, far off, on which jobs were created whose ids say that day."""
+    told: Mapping[str, int] = {}
+    """Day → how many of its parts of bronze, the first ones, are in those tables of silver that have a row per fact."""
+    lived: Mapping[str, int] = {}
+    """Day → how many of its parts in `born`, the first ones, are in `jobs`."""
     counts: Mapping[str, Mapping[str, int]] = {}
     """Day → kind → how many events of it bronze has."""
+    targets: tuple[Target, ...] = ()
+    """What the tables of promises and plans were made by, where it is not the usual."""
+    made_of: Mapping[str, str] = {}
+    """Table that is kept as a whole → a digest of what it was made from, by which it is seen to be still right."""
     retired: Mapping[str, datetime] = {}
     """Folder → since when it no longer counts. Somebody may still be reading it."""
     stale: tuple[str, ...] = ()
@@ -224,10 +120,31 @@ def source_of(offset: Mapping[str, Any]) -> dict[str, str]:
     return {"feed": str(offset["feed"]), "system": str(offset["system"])}
 
 
+def by_log(offset: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The offset of each log of a store that is several; of any other, the offset itself."""
+    return list(offset.get("logs") or [offset])
+
+
 def with_parts(manifest: Manifest, table: str, parts: Parts, gone: Iterable[str] = ()) -> Manifest:
     """With these days of a table instead of what it had for them, and without those `gone`."""
     kept = {day: folders for day, folders in manifest.tables.get(table, {}).items() if day not in set(gone)}
     return replace(manifest, tables={**manifest.tables, table: {**kept, **parts}})
+
+
+def with_more(
+    manifest: Manifest, table: str, parts: Parts, gone: Iterable[str] = (), again: Iterable[str] = ()
+) -> Manifest:
+    """With these days of a table beside what it has for them, but for days that are `gone` and folders written `again`."""
+    without, left = {*gone}, {*again}
+    made = {
+        day: tuple(folder for folder in folders if folder not in left)
+        for day, folders in manifest.tables.get(table, {}).items()
+        if day not in without
+    }
+    for day, folders in parts.items():
+        made[day] = (*made.get(day, ()), *folders)
+    have = {day: folders for day, folders in made.items() if folders}
+    return replace(manifest, tables={**manifest.tables, table: have})
 
 
 # ── In a file ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,7 +178,7 @@ def decode(text: bytes, place: str) -> Manifest:
         raise LakeEdited(place, f"it is no manifest ({error})") from None
     # First: a newer version may add up otherwise.
     if head.format > FORMAT:
-        raise LakeNewer(place, head.format, head.written_by)
+        raise LakeNewer(place, head.format, head.written_by, FORMAT)
     found = _checksum(bytes(envelope.manifest))
     if envelope.checksum != found:
         raise LakeEdited(place, f"it says {envelope.checksum} of itself and adds up to {found}")
@@ -333,23 +250,32 @@ class Lake:
         left = {folder: since for folder, since in old.retired.items() if folder in filled}
         return left | dict.fromkeys(_all_folders(old) - kept, now)
 
-    def check_source(self, manifest: Manifest, source: Mapping[str, str], xid: int, floor: int) -> None:
-        """Refuse a store whose history this lake cannot go on with."""
-        if dict(manifest.source) != dict(source):
+    def check_source(self, manifest: Manifest, horizon: Mapping[str, Any]) -> None:
+        """Refuse a store whose history, known up to this place, the lake cannot go on with. Of several logs each must do."""
+        source = source_of(horizon)
+        if dict(manifest.source) != source:
             raise LakeOfAnother(self.place, manifest.source, source)
-        at, since = int(manifest.offset.get("xid", 0)), int(manifest.offset.get("floor", 0))
-        if at > max(xid, floor):
-            raise StoreBehind(self.place, at, xid)
-        if floor > max(at, since):
-            raise StoreAhead(self.place, at, floor)
+        logs = by_log(horizon)
+        for number, (had, there) in enumerate(zip(by_log(manifest.offset), logs, strict=True)):
+            log = f"log {shard_name(number)}" if len(logs) > 1 else None
+            at, since = int(had.get("xid", 0)), int(had.get("floor", 0))
+            xid, floor = int(there["xid"]), int(there["floor"])
+            # One that is, or was, empty has no name.
+            if log is not None and had["feed"] and there["feed"] and had["feed"] != there["feed"]:
+                raise LakeOfAnother(self.place, source_of(had), source_of(there), log)
+            if at > max(xid, floor):
+                raise StoreBehind(self.place, at, xid, log)
+            if floor > max(at, since):
+                raise StoreAhead(self.place, at, floor, log)
 
     def unnamed(self, grace: timedelta = GRACE, *, now: datetime | None = None) -> list[str]:
         """Folders that do not count, and have not for a while: replaced ones, and those of runs that came to no end."""
-        manifest = self.manifest()
+        there = list(self._parts())
+        manifest = self.manifest()  # after the look: what a run has committed meanwhile counts
         counting, before = _all_folders(manifest), (now or datetime.now(UTC)) - grace
         return [
             folder
-            for folder in self._parts()
+            for folder in there
             if folder not in counting
             and (manifest.retired.get(folder) or self.storage.changed_at(folder)) <= before
         ]
@@ -401,9 +327,13 @@ def lacking(lake: Lake, manifest: Manifest) -> list[str]:
     return sorted(named - lake.storage.filled(named))
 
 
+def whole(lake: Lake) -> Manifest:
+    """The manifest of a lake that has all it names. Without its files a table would look empty, and be told as that."""
+    manifest = lake.manifest()
+    if gone := lacking(lake, manifest):
+        raise LakeBroken(lake.place, gone)
+    return manifest
+
+
 def _all_folders(manifest: Manifest) -> set[str]:
     return {folder for parts in manifest.tables.values() for folders in parts.values() for folder in folders}
-
-
-def _said(source: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {value}" for name, value in sorted(source.items())) or "no store"

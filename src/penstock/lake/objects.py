@@ -13,11 +13,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 from penstock.core.errors import InvalidInput, PenstockError
@@ -27,7 +30,9 @@ SCHEMES = {"s3": ("s3", "s3a"), "s3a": ("s3a", "s3"), "gs": ("gs",), "abfss": ("
 """What a bucket's URL begins with, and how Hadoop may call the same."""
 AT_ONCE = 8
 MOST_TRIES = 5
+FIRST_PAUSE_SECONDS = 0.1
 
+Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 
@@ -45,8 +50,32 @@ class BucketUnfit(PenstockError):
         )
 
 
+def _told(act: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """Have a method raise what its storage's errors mean: that it is refused, gone, or not to be reached."""
+
+    @wraps(act)
+    def told(*given: Given.args, **options: Given.kwargs) -> Answer:
+        from obstore.exceptions import BaseError
+
+        from penstock.stores.log.backings.refusals import is_of_bucket, known_secrets, refusal
+
+        try:
+            return act(*given, **options)
+        except (BaseError, FileNotFoundError) as error:
+            if isinstance(error, FileNotFoundError) and not is_of_bucket(error):
+                raise  # one file is missing, not the storage
+            storage = given[0]
+            assert isinstance(storage, ObjectStorage)
+            raise refusal(f"the lake in {storage.path('')}", error, known_secrets()) from None
+
+    return told
+
+
 class ObjectStorage:
-    """A bucket, or what is under a prefix of it. Credentials and endpoint are the environment's (AWS_…, GOOGLE_…, AZURE_…)."""
+    """A bucket, or what is under a prefix of it: `abfss://container@account.dfs.core.windows.net/prefix` on Azure.
+
+    Credentials and endpoint are the environment's: AWS_…, GOOGLE_… (GOOGLE_BASE_URL), AZURE_… (AZURE_STORAGE_ENDPOINT).
+    """
 
     def __init__(self, url: str, mirror: Path | None = None) -> None:
         self._url = url.rstrip("/")
@@ -64,12 +93,14 @@ class ObjectStorage:
 
     # ── The manifest ──────────────────────────────────────────────────────────────────────────────
 
+    @_told
     def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         self._check_fitness()
         made: bytes | None = None
+        pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(MOST_TRIES)):
             found, version = self._versioned(name)
             if made is not None and found == made:
@@ -85,28 +116,35 @@ class ObjectStorage:
                 # Nobody knows: it may be there, or come yet. Then the next try is refused, and finds it.
                 if not left:
                     raise
+                time.sleep(pause)  # Google lets one object be written once a second
+                pause *= 2
 
+    @_told
     def read(self, name: str) -> bytes | None:
         return self._versioned(name)[0]
 
+    @_told
     def version(self, name: str) -> object:
         import obstore
 
         try:
             found = obstore.head(self._here(), name)
         except FileNotFoundError:
-            return None
+            return None  # or the bucket is not there: an answer to HEAD does not tell
         return found.get("e_tag"), found.get("version"), found["last_modified"]
 
     def _versioned(self, name: str) -> tuple[bytes | None, Any]:
         import obstore
 
+        from penstock.stores.log.backings.refusals import is_of_bucket
+
         try:
             found = obstore.get(self._here(), name)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if is_of_bucket(error):
+                raise  # that says nothing about the object
             return None, None
-        version = {key: found.meta[key] for key in ("e_tag", "version") if found.meta.get(key) is not None}
-        return bytes(found.bytes()), version
+        return bytes(found.bytes()), _version(found.meta)
 
     def _check_fitness(self) -> None:
         """Refuse a service that does not refuse: many that speak S3 take a condition for an ornament."""
@@ -116,11 +154,13 @@ class ObjectStorage:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         name = f"probe-{uuid4().hex}"
-        obstore.put(self._here(), name, b"1", use_multipart=False)
+        first = obstore.put(self._here(), name, b"0", use_multipart=False)
         try:
+            obstore.put(self._here(), name, b"1", use_multipart=False)
+            # A version that was there: one that is made up is not even sent to Google, whose are numbers.
             tries: tuple[tuple[Any, str], ...] = (
                 ("create", "an object that was there was created"),
-                ({"e_tag": f'"{"0" * 32}"'}, "another version than the one named was replaced"),
+                (_version(first), "another version than the one named was replaced"),
             )
             for mode, said in tries:
                 try:
@@ -129,20 +169,23 @@ class ObjectStorage:
                     continue
                 raise BucketUnfit(self._url, said)
         finally:
-            obstore.delete(self._store, name)
+            self._delete([name])
         self._is_fit = True
 
     # ── Folders ───────────────────────────────────────────────────────────────────────────────────
 
+    @_told
     def folders(self, name: str) -> list[str]:
         import obstore
 
         found = obstore.list_with_delimiter(self._here(), f"{name}/")
         return sorted(str(one).rstrip("/").rpartition("/")[2] for one in found["common_prefixes"])
 
+    @_told
     def files(self, name: str) -> list[str]:
         return sorted(path for path, _, _ in self._listed(name) if is_data(path) and parent(path) == name)
 
+    @_told
     def filled(self, folders: Iterable[str]) -> set[str]:
         asked = set(folders)
         if not asked:
@@ -151,16 +194,26 @@ class ObjectStorage:
         prefix = os.path.commonpath([parent(folder) for folder in asked])
         return asked & {parent(path) for path, _, _ in self._listed(prefix) if is_data(path)}
 
+    @_told
     def changed_at(self, name: str) -> datetime:
         return max((when for _, _, when in self._listed(name)), default=datetime.min.replace(tzinfo=UTC))
 
+    @_told
     def remove(self, name: str) -> None:
+        self._delete([path for path, _, _ in self._listed(name)])
+        shutil.rmtree(self._mirror / name, ignore_errors=True)
+
+    def _delete(self, paths: Sequence[str]) -> None:
         import obstore
 
-        paths = [path for path, _, _ in self._listed(name)]
-        if paths:
-            obstore.delete(self._here(), paths)
-        shutil.rmtree(self._mirror / name, ignore_errors=True)
+        try:
+            if paths:
+                obstore.delete(self._here(), paths)
+        except FileNotFoundError:
+            # Of S3 alone one may ask that again. Another is at it, or only the answer was lost.
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, path)
 
     def path(self, name: str) -> str:
         return f"{self._url}/{name}" if name else self._url
@@ -177,6 +230,7 @@ class ObjectStorage:
     def draft(self, name: str) -> str:
         return str(self._mirror / name)
 
+    @_told
     def sync(self, name: str) -> None:
         import obstore
 
@@ -184,6 +238,7 @@ class ObjectStorage:
         files = [file for file in folder.rglob("*.parquet") if is_data(file.name)]
         self._each(lambda file: obstore.put(store, file.relative_to(self._mirror).as_posix(), file), files)
 
+    @_told
     def fetched(self, folders: Sequence[str]) -> list[str]:
         wanted = [folder for folder in folders if folder not in self._here_already]
         missing = self._each(self._missing, wanted)
@@ -222,7 +277,15 @@ class ObjectStorage:
             raise InvalidInput(
                 "lake", 'be a path, unless pip install "penstock[object]" was run', self._url
             ) from None
-        return from_url(self._url, retry_config=retry)
+        from obstore.exceptions import BaseError
+
+        from penstock.stores.log.backings.refusals import known_secrets, shown
+        from penstock.stores.log.errors import StorageRefused
+
+        try:
+            return from_url(self._url, retry_config=retry)
+        except BaseError as error:  # of an account that is not named, a key file that is none
+            raise StorageRefused(f"the lake in {self._url}", shown(str(error), known_secrets())) from None
 
     def _here(self) -> Any:
         """The client. It has threads of its own, which a forked process does not inherit: there it would hang."""
@@ -231,6 +294,11 @@ class ObjectStorage:
                 f"the lake in {self._url} was opened before this process was forked; open it anew"
             )
         return self._store
+
+
+def _version(told: Any) -> dict[str, Any]:
+    """What a service compares. A None among it would be refused."""
+    return {key: told[key] for key in ("e_tag", "version") if told.get(key) is not None}
 
 
 def parent(path: str) -> str:

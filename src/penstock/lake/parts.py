@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from penstock.lake.manifest import NAME, PART, WHOLE, Lake, LakeError, Manifest, Parts
+from penstock.lake.errors import LakeError
+from penstock.lake.manifest import NAME, PART, WHOLE, Lake, Manifest, Parts
 from penstock.lake.tables import Table, ddl
 
 if TYPE_CHECKING:
@@ -21,9 +25,32 @@ NEEDED = {
 }
 """Whatever session we are given, the files are the same, and made in the same way."""
 
+IN_ONE_PLACE = {
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # One part each, and nothing is moved between tasks: no stage, and no job, but the one that writes the table.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # Above 32 folders Spark would look into them by a job of its own.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # What Spark does for its own developers, and for a page that nobody looks at.
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "1000",
+    # It finds conditions to be pushed into large reads, and takes longer than these take.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
+"""For what is small: there a query is mostly planning and starting tasks, and each stage of it costs more than its rows."""
+MOST_BYTES_IN_ONE_PLACE = 16 * 1024 * 1024
+"""What is larger, as its files go, is worth the work of more than one task: some 300,000 events, or more that are alike."""
+
 
 LACKS = ("No FileSystem for scheme", "FileSystem not found")
 """What a Hadoop says that knows no such places, or has heard of them and was not given the jar."""
+
+
+_BESIDE: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
+"""Session → the one beside it, the same for all runs."""
 
 
 class LakeUnreachable(LakeError):
@@ -48,20 +75,35 @@ class Files:
         self._spark, self._lake, self._run = spark, lake, run
         self._schemas = schemas
         self._root = _reached(spark, lake)
+        self._single = _single(spark) if self._root is None else None
 
     def read(self, manifest: Manifest, table: str, days: Iterable[str] | None = None) -> DataFrame:
         """A table, or some days of it."""
         return self.folders(table, manifest.folders(table, days))
 
     def folders(self, table: str, folders: Sequence[str]) -> DataFrame:
-        schema = ddl(self._schemas[table])
-        if not folders:
-            return self._spark.createDataFrame([], schema)
+        return self._frame(self._spark, table, self._readable(folders))
+
+    def ingredients(self, folders: Mapping[str, Sequence[str]]) -> dict[str, DataFrame]:
+        """What another table is made from. The only place that knows of size: what is small is all in one place."""
+        paths = {table: self._readable(some) for table, some in folders.items()}
+        if self._single is None or _bytes(paths.values()) > MOST_BYTES_IN_ONE_PLACE:
+            return {table: self._frame(self._spark, table, some) for table, some in paths.items()}
+        return {table: self._frame(self._single, table, some).coalesce(1) for table, some in paths.items()}
+
+    def _frame(self, spark: SparkSession, table: str, paths: Sequence[str]) -> DataFrame:
+        columns = self._schemas[table]
+        if not paths:
+            # Not `createDataFrame`: of this, Spark sees that it is empty, and leaves out what would be done with it.
+            nothing = ", ".join(f"CAST(NULL AS {kind}) AS `{column}`" for column, kind in columns.items())
+            return spark.sql(f"SELECT {nothing} WHERE false")
         # With the schema at hand no file is opened to find it, and one that lacks a newer column has nulls there.
-        return self._spark.read.schema(schema).parquet(*self._readable(folders))
+        return spark.read.schema(ddl(columns)).parquet(*paths)
 
     def write(self, frame: DataFrame, layer: str, table: str, batch: int, day: Column | None) -> Parts:
         """Write a table's rows into a folder of their own, by day if told which, and make them last."""
+        from penstock.lake.transforms.nearby import nearby
+
         folder = f"{layer}/{table}/{batch:06d}-{self._run}"
         path = self._lake.storage.draft(folder) if self._root is None else f"{self._root}/{folder}"
         if day is None:
@@ -70,7 +112,7 @@ class Files:
             # As a date the name is the same, and rows are sorted by a number where texts would be compared.
             frame = frame.withColumn(PART.rstrip("="), day.cast("date"))
             if layer == "gold":
-                frame = frame.repartition(PART.rstrip("="))  # small: one file a day
+                frame = nearby(frame, PART.rstrip("="))  # small: one file a day
             frame.write.partitionBy(PART.rstrip("=")).parquet(path)
         if self._root is None:
             self._lake.storage.sync(folder)
@@ -102,11 +144,42 @@ def _reached(spark: SparkSession, lake: Lake) -> str | None:
     return None
 
 
+def _single(spark: SparkSession) -> SparkSession | None:
+    """A session beside this one, where what is read from one machine's files stays in one place."""
+    if _is_connect(spark):
+        return None  # some have no second session
+    if spark in _BESIDE:
+        return _BESIDE[spark]
+    from pyspark import RDD
+
+    # The newest session would be the one that all `rdd.toDF()` of this process go by.
+    kept = RDD.toDF
+    beside = _BESIDE[spark] = spark.newSession()
+    RDD.toDF = kept
+    for name, value in {**NEEDED, **IN_ONE_PLACE}.items():
+        beside.conf.set(name, value)
+    return beside
+
+
+def _bytes(folders: Iterable[Sequence[str]]) -> int:
+    total = 0
+    for folder in (one for some in folders for one in some):
+        with os.scandir(folder) as files:
+            for file in files:
+                with suppress(
+                    FileNotFoundError
+                ):  # another driver has just fetched it, under its draft's name
+                    total += file.stat().st_size
+    return total
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def _is_here(spark: SparkSession) -> bool:
     """Whether all of Spark runs on this machine."""
-    client = (
-        getattr(spark, "client", None) if type(spark).__module__.startswith("pyspark.sql.connect") else None
-    )
+    client = getattr(spark, "client", None) if _is_connect(spark) else None
     if client is not None and client.host not in ("localhost", "127.0.0.1"):
         return False
     return bool(spark.conf.get("spark.master", "").startswith("local"))

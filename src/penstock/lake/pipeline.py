@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -27,25 +27,28 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, PenstockError, StoreUnavailable
 from penstock.lake import keeping
+from penstock.lake.errors import LakeBroken
 from penstock.lake.leading import Alone, Leading
+from penstock.lake.lives import lives
 from penstock.lake.manifest import (
     Lake,
-    LakeError,
     Manifest,
     Parts,
     lacking,
     new_manifest,
     source_of,
+    with_more,
     with_parts,
 )
 from penstock.lake.parts import Files, born
 from penstock.lake.publish import publish_lake
-from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes
+from penstock.lake.recipes import SCHEMAS, By, Folders, Recipe, recipes
 from penstock.lake.reconcile import Mismatch, mismatches, store_time
 from penstock.lake.source import Ask, open_reader
 from penstock.lake.tables import EVENTS
+from penstock.lake.targets import Target, read_targets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +62,11 @@ TABLES_AT_ONCE = 3
 """How many tables are made at the same time. Small ones are mostly planning, during which the cores are free for others."""
 MOST_FOLDERS = 32
 """How many folders of bronze a day may have before they are written into one."""
+MOST_FAILURES = 10
+"""So many runs in a row that failed, though the store is there, end one that goes on until stopped."""
+SHORTEST_REST_SECONDS = 1.0
+PATTERNS = frozenset("*?[]{}\\")
+"""Where Spark meets one of these in a path it looks for what is like it: it would find no lake, or read that beside it too."""
 ALL_EVENTS = Ask("events", tuple(EVENTS))
 
 Step = Callable[[str], None]
@@ -85,21 +93,6 @@ class Report(Struct):
     data_as_of: datetime | None = None
     published: int = 0
     """Answers put into the store; none where it has them already."""
-
-
-class LakeBroken(LakeError):
-    """Files that the manifest names are gone. Put them back from a copy; what can be made from bronze, a rebuild makes."""
-
-    code = "lake_broken"
-
-    def __init__(self, place: str, folders: Sequence[str]) -> None:
-        gone = ", ".join(folders[:3]) + (f" and {len(folders) - 3} more" if len(folders) > 3 else "")
-        super().__init__(
-            f"the lake in {place} lacks what its manifest names: {gone}; put it back from a copy, or move the lake aside "
-            "and run again, which builds it anew from what the store still has",
-            place=place,
-            folders=list(folders),
-        )
 
 
 def run_once(
@@ -134,8 +127,8 @@ def run_once(
     read_at = as_of or store_time(url)
     target = reader.horizon()
     run = Run(spark, lake, office, on_step)
-    run.begin(source_of(target), reader.first)
-    lake.check_source(run.manifest, source_of(target), int(target["xid"]), int(target["floor"]))
+    run.begin(source_of(target), reader.first, remakes=rebuild and not first_day and not last_day)
+    lake.check_source(run.manifest, target)
     run.check_in(url)
     if rebuild or first_day or last_day:
         run.forget(first_day, last_day)
@@ -155,6 +148,7 @@ def run_once(
         run.take_in(frame, end, read_at if end["xid"] == target["xid"] else None)
     run.note(read_at)
     run.check(url, check_all)
+    run.aim(read_targets(reader))
     run.make()
     run.tell(url)
     run.publish(url)
@@ -170,13 +164,32 @@ def run_continuously(
     every_seconds: float,
     stop: threading.Event,
     on_report: Callable[[Report], None] = lambda report: None,
-) -> None:
-    """Run again and again in one warm session, holding the office all the while, until asked to stop."""
-    with Leading(url) as office:
-        while not stop.is_set():
-            began = time.monotonic()
-            on_report(run_once(spark, url, lake, office=office))
-            stop.wait(max(0.0, began + every_seconds - time.monotonic()))
+    on_step: Step = lambda name: None,
+) -> Report | None:
+    """Run again and again in one warm session, holding the office all the while, until asked to stop; the last report.
+
+    A store that is away is waited for, and a run that failed is made again. What Penstock refuses ends it.
+    """
+    report: Report | None = None
+    failures = 0
+    while not stop.is_set():
+        try:
+            with Leading(url) as office:
+                while not stop.is_set():
+                    began = time.monotonic()
+                    report = run_once(spark, url, lake, on_step=on_step, office=office)
+                    failures = 0
+                    on_report(report)
+                    stop.wait(max(0.0, began + every_seconds - time.monotonic()))
+        except Exception as error:
+            # What a lost connection becomes in a driver of databases, or in a task of Spark's, is an error of theirs.
+            failures += not isinstance(error, StoreUnavailable)
+            is_refused = isinstance(error, PenstockError) and not isinstance(error, StoreUnavailable)
+            if is_refused or failures == MOST_FAILURES:
+                raise
+            logger.warning("a run of the lake failed and is made again: %s: %s", type(error).__name__, error)
+            stop.wait(max(every_seconds, SHORTEST_REST_SECONDS))
+    return report
 
 
 def run_frame(
@@ -193,7 +206,7 @@ def run_frame(
     run = Run(spark, Lake(lake), Alone(), on_step)
     source = {"feed": name, "system": "none"}
     run.begin(source, lambda: {"xid": 0, "floor": 0})
-    run.lake.check_source(run.manifest, source, 1, 0)
+    run.lake.check_source(run.manifest, {**source, "xid": 1, "floor": 0})
     if run.manifest.offset["xid"] == 0:
         run.take_in(events, {"xid": 1, "floor": 0}, as_of)
     run.manifest = replace(run.manifest, unchecked=())  # there is nothing to compare it with
@@ -212,24 +225,30 @@ class Run:
         self._office, self._on_step = office, on_step
         self._files = Files(spark, lake, uuid4().hex[:8], SCHEMAS)
 
-    def begin(self, source: Mapping[str, str], first: Callable[[], Mapping[str, Any]]) -> None:
-        """Look at the lake, or make an empty one."""
+    def begin(
+        self, source: Mapping[str, str], first: Callable[[], Mapping[str, Any]], *, remakes: bool = False
+    ) -> None:
+        """Look at the lake, or make an empty one. What will be made anew may be gone."""
+        if PATTERNS & set(self.lake.place):
+            raise InvalidInput(
+                "lake", f"have none of {' '.join(sorted(PATTERNS))} in its path", self.lake.place
+            )
         found = self.lake.find()
         if found is None:
             self._commit(new_manifest(source, first()), "begun")
         else:
             self.manifest = found
-            if gone := lacking(self.lake, found):
+            if gone := [one for one in lacking(self.lake, found) if is_bronze(one) or not remakes]:
                 raise LakeBroken(self.lake.place, gone)
             if found.data_as_of is not None and any(one.table not in found.tables for one in recipes()):
-                self._stale(found.days)  # an older version did not know all tables
+                self._afresh(found.days)  # an older version did not know all tables
 
     def forget(self, first_day: date | None, last_day: date | None) -> None:
         """Have these days made anew."""
         if first_day and last_day and first_day > last_day:
             raise InvalidInput("--from", f"not be after --to, {last_day}", str(first_day))
         first, last = str(first_day or date.min), str(last_day or date.max)
-        self._stale(day for day in self.manifest.days if first <= day <= last)
+        self._afresh(day for day in self.manifest.days if first <= day <= last)
 
     def check_in(self, url: str) -> None:
         """Hold the store to be no older than the lake; from here on nothing leaves it that the lake has not."""
@@ -253,18 +272,19 @@ class Run:
         )
         self._on_step("bronze written")
         counts = {day: dict(kinds) for day, kinds in manifest.counts.items()}
+        strays = {day: set(others) for day, others in manifest.strays.items()}
         touched: dict[str, set[str]] = {}
-        for day, kind, born_on, number in self._counted(parts):
+        for day, kind, born_on, id_day, number in self._counted(parts):
             counts.setdefault(day, {})
             counts[day][kind] = counts[day].get(kind, 0) + number
             self.report.events += number
             if born_on is not None:
                 touched.setdefault(born_on, set()).update(parts[day])
+            if id_day is not None:
+                strays.setdefault(str(id_day), set()).add(day)
         self.report.batches += bool(parts)
-        have = manifest.tables.get("events", {})
-        made = with_parts(manifest, "events", {day: (*have.get(day, ()), *parts[day]) for day in parts})
         self.manifest = replace(
-            made,
+            with_more(manifest, "events", parts),
             offset=end,
             read_at=_later(manifest.read_at, read_at),
             counts=counts,
@@ -272,6 +292,7 @@ class Run:
                 **manifest.born,
                 **{day: (*manifest.born.get(day, ()), *sorted(folders)) for day, folders in touched.items()},
             },
+            strays={day: tuple(sorted(others)) for day, others in strays.items()},
             unchecked=tuple(sorted({*manifest.unchecked, *parts})),
         )
         # A job that began on another day is told of there.
@@ -282,11 +303,20 @@ class Run:
         """Remember that nothing happened up to here."""
         self.manifest = replace(self.manifest, offset=end)
 
-    def _counted(self, parts: Parts) -> Iterable[tuple[str, str, str | None, int]]:
-        """How many events there are by day, kind, and the day on which their job was created."""
-        written = self._files.folders("events", [folder for folders in parts.values() for folder in folders])
-        rows = written.groupBy("day", "kind", born().alias("born_on")).count().collect()
-        return [(row["day"], row["kind"], row["born_on"], row["count"]) for row in rows]
+    def _counted(self, parts: Parts) -> Iterable[tuple[str, str, str | None, date | None, int]]:
+        """How many events there are by day, kind, the day on which their job was created, and that in its id if far off."""
+        folders = [folder for some in parts.values() for folder in some]
+        written = self._files.ingredients({"events": folders})["events"]
+        counted = written.groupBy("day", "kind", born().alias("born_on"), _far_off().alias("id_day")).count()
+        return [
+            (row["day"], row["kind"], row["born_on"], row["id_day"], row["count"])
+            for row in counted.collect()
+        ]
+
+    def _afresh(self, days: Iterable[str]) -> None:
+        """Have all of these days made anew, also what bronze had of them before."""
+        self._stale(days := set(days))
+        self.manifest = _untold(self.manifest, days, days)
 
     def _stale(self, days: Iterable[str]) -> None:
         self.manifest = replace(self.manifest, stale=tuple(sorted({*self.manifest.stale, *days})))
@@ -304,9 +334,7 @@ class Run:
         closed = [day for day in (manifest.days if everything else manifest.unchecked) if day < today]
         if not closed:
             return
-        found = mismatches(
-            self._files.read(manifest, "events", closed), url, int(manifest.offset["xid"]), closed
-        )
+        found = mismatches(self._files.read(manifest, "events", closed), url, manifest.offset, closed)
         self._on_step("checked")
         wrong = {one.day for one in found}
         self.report.checked, self.report.mismatches = closed, found
@@ -318,15 +346,17 @@ class Run:
             doubts=tuple(sorted({*manifest.doubts, *wrong} - ({*closed} - wrong))),
         )
 
+    def aim(self, targets: tuple[Target, ...]) -> None:
+        """Remember what queues promise by now."""
+        self.manifest = replace(self.manifest, targets=targets)
+
     # ── Making ────────────────────────────────────────────────────────────────────────────────────
 
     def make(self) -> None:
-        """Work off the stale days, and commit what is new: nothing of it, or all."""
-        if not self.manifest.stale and not self._as_of_has_moved():
-            if self.manifest != self.lake.find():
-                self._commit(replace(self.manifest, data_as_of=self.manifest.read_at), "committed")
-            self.report.data_as_of = self.manifest.data_as_of
-            return
+        """Work off the stale days, and commit what is new: nothing of it, or all.
+
+        With no day stale there may be something to say all the same: of the hours that have passed, or of a promise changed.
+        """
         cookbook = recipes()
         while True:
             days, rest = self.manifest.stale[:DAYS_AT_ONCE], self.manifest.stale[DAYS_AT_ONCE:]
@@ -334,50 +364,80 @@ class Run:
             made = self._made(
                 made, [one for one in cookbook if (not rest if one.by is By.WHOLE else days)], days
             )
-            made = replace(made, stale=rest, data_as_of=made.data_as_of if rest else made.read_at)
-            self._commit(made, "committed")
+            told = {**made.told, **{day: len(made.folders("events", [day])) for day in days}}
+            lived = {**made.lived, **{day: len(made.born.get(day, ())) for day in days}}
+            as_of = made.data_as_of if rest else made.read_at
+            made = replace(made, stale=rest, told=told, lived=lived, data_as_of=as_of)
+            if made != self.lake.find():
+                self._commit(made, "committed")
             self.report.days += days
             if not rest:
                 break
         self.report.data_as_of = self.manifest.data_as_of
 
-    def _as_of_has_moved(self) -> bool:
-        """Whether tables that speak of the last hours would say something else by now."""
-        then, now = self.manifest.data_as_of, self.manifest.read_at
-        return then is None or (now is not None and now.timestamp() // 3600 != then.timestamp() // 3600)
-
     def _made(self, manifest: Manifest, cookbook: Sequence[Recipe], days: Sequence[str]) -> Manifest:
         """With these days of all tables made anew: each as soon as those are there that it reads."""
-        waiting, running = list(cookbook), dict[Future[Parts], Recipe]()
+        before = manifest
+        waiting, running = list(cookbook), dict[Future[tuple[Parts, Folders]], Recipe]()
         to_come = {recipe.table for recipe in waiting}
+        as_of, untold = _as_of(manifest), [day for day in days if not manifest.told.get(day)]
+        unlived = [day for day in days if not manifest.lived.get(day)]
+        made_of = dict(manifest.made_of)
         cooks = ThreadPoolExecutor(TABLES_AT_ONCE, "penstock-lake")
         try:
             while waiting or running:
                 for recipe in [one for one in waiting if to_come.isdisjoint(one.reads)]:
                     waiting.remove(recipe)
-                    running[cooks.submit(self._parts_of, manifest, recipe, days)] = recipe
+                    folders = recipe.takes(manifest, days, as_of, before)
+                    if recipe.is_kept(manifest, folders, as_of):
+                        to_come.discard(recipe.table)
+                        continue
+                    running[cooks.submit(self._parts_of, manifest, recipe, folders, days)] = recipe
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     recipe = running.pop(future)
-                    gone = () if recipe.by is By.WHOLE else days
-                    manifest = with_parts(manifest, recipe.table, future.result(), gone=gone)
+                    parts, used = future.result()
+                    match recipe.by:
+                        case By.WHOLE:
+                            made_of[recipe.table] = recipe.digest(used, as_of, manifest.targets)
+                            manifest = with_parts(manifest, recipe.table, parts)
+                        case By.FACT:
+                            manifest = with_more(manifest, recipe.table, parts, gone=untold)
+                        case By.SUM:
+                            manifest = with_parts(manifest, recipe.table, parts, gone=untold)
+                        case By.BORN:
+                            manifest = with_more(manifest, recipe.table, parts, unlived, used[recipe.table])
+                        case _:
+                            manifest = with_parts(manifest, recipe.table, parts, gone=days)
                     to_come.discard(recipe.table)
                     self._on_step(f"{recipe.table} written")
         finally:
             cooks.shutdown(cancel_futures=True)
-        return manifest
+        return replace(manifest, made_of=made_of)
 
-    def _parts_of(self, manifest: Manifest, recipe: Recipe, days: Sequence[str]) -> Parts:
-        """Make a table, or these days of it, from what this manifest has of others."""
-        as_of = _as_of(manifest)
+    def _parts_of(
+        self, manifest: Manifest, recipe: Recipe, folders: Folders, days: Sequence[str]
+    ) -> tuple[Parts, Folders]:
+        """Make a table, or these days of it, from what others have in these folders.
+
+        And say which of them it took; of those of the table itself, which are over when what was made of them counts.
+        """
         if recipe.by is By.BORN:
-            folders = sorted({folder for day in days for folder in manifest.born.get(day, ())})
-            tables = {"events": self._files.folders("events", folders).where(born().isin(list(days)))}
+            made, again = lives(self._files, recipe, manifest, folders, days)
+            used: Folders = {recipe.table: again}
         else:
-            wanted = days if recipe.by is By.DAY else _latest(manifest, as_of, recipe.last_days)
-            tables = {table: self._files.read(manifest, table, wanted) for table in recipe.reads}
-        return self._files.write(
-            recipe(tables, as_of), recipe.layer, recipe.table, manifest.batch + 1, recipe.day
-        )
+            tables, used = self._ingredients(recipe, folders)
+            made = recipe(tables, _as_of(manifest), manifest.targets)
+        return self._files.write(made, recipe.layer, recipe.table, manifest.batch + 1, recipe.day), used
+
+    def _ingredients(self, recipe: Recipe, folders: Folders) -> tuple[Mapping[str, DataFrame], Folders]:
+        """What a table is made from; of what is read rarely, nothing at all where nothing is wanted of it."""
+        if not recipe.rarely:
+            return self._files.ingredients(folders), folders
+        always = recipe.without_rare(folders)
+        tables = self._files.ingredients(always)
+        if all(wanted(tables[recipe.reads[0]]).isEmpty() for wanted in recipe.rarely.values()):
+            return {**tables, **{name: self._files.folders(name, []) for name in recipe.rarely}}, always
+        return self._files.ingredients(folders), folders
 
     def _compacted(self, manifest: Manifest, days: Sequence[str]) -> Manifest:
         """With days that came in very many small batches written into one folder each."""
@@ -389,8 +449,9 @@ class Run:
         parts = self._files.write(events, "bronze", "events", manifest.batch + 1, _column("day"))
         self._on_step("bronze compacted")
         now_in = {folder: parts[day][0] for day in scattered for folder in have[day]}
+        moved = [day for day, folders in manifest.born.items() if not now_in.keys().isdisjoint(folders)]
         return replace(
-            with_parts(manifest, "events", parts),
+            _untold(with_parts(manifest, "events", parts), scattered, moved),
             born={
                 day: tuple(dict.fromkeys(now_in.get(folder, folder) for folder in folders))
                 for day, folders in manifest.born.items()
@@ -413,17 +474,23 @@ class Run:
         self._on_step(step)
 
 
+def is_bronze(folder: str) -> bool:
+    """Whether it holds what happened, and not what was made of that."""
+    return folder.startswith("bronze/")
+
+
+def _untold(manifest: Manifest, days: Iterable[str], born_on: Iterable[str]) -> Manifest:
+    """As if nothing were known yet of what happened on these days, and to jobs that were created on those."""
+    return replace(
+        manifest,
+        told={day: count for day, count in manifest.told.items() if day not in {*days}},
+        lived={day: count for day, count in manifest.lived.items() if day not in {*born_on}},
+    )
+
+
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     """What was there stays there, though a transaction that has come to light since holds the store's time back."""
     return max((moment for moment in (one, other) if moment is not None), default=None)
-
-
-def _latest(manifest: Manifest, as_of: datetime, count: int | None) -> list[str] | None:
-    """The days that are no longer ago than so many; None for all there is."""
-    if count is None:
-        return None
-    first = str(as_of.date() - timedelta(days=count))
-    return [day for day in manifest.days if day >= first]
 
 
 def _as_of(manifest: Manifest) -> datetime:
@@ -434,3 +501,17 @@ def _column(name: str) -> Any:
     from pyspark.sql import functions as f
 
     return f.col(name)
+
+
+def _far_off() -> Any:
+    """The day in the id of a job that came in more than a day after it, or before; null for almost all.
+
+    More than a year ahead it is no time at all.
+    """
+    from pyspark.sql import functions as f
+
+    millis = f.expr("CAST(conv(concat(substr(job_id, 1, 8), substr(job_id, 10, 4)), 16, 10) AS BIGINT)")
+    id_day = f.to_date(f.timestamp_millis(millis))
+    days = f.datediff(f.col("day").cast("date"), id_day)
+    is_far = ~days.between(-1, 1) & (days > -366)
+    return f.when((f.col("kind") == "job") & (f.substring("job_id", 15, 1) == "7") & is_far, id_day)

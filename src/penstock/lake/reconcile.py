@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from penstock.core.errors import PenstockError
 from penstock.lake.source import open_reader
 from penstock.lake.source.logs import LogReader
 from penstock.lake.source.postgres import plain_url
+from penstock.lake.source.several import LogsReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,15 +75,15 @@ class NotReconciled(PenstockError):
 def store_time(url: str) -> datetime:
     """A time of the store's up to which its feed is told, or soon will be."""
     reader = open_reader(url)
-    if isinstance(reader, LogReader):
+    if isinstance(reader, LogReader | LogsReader):
         return reader.time()
     with _connected(url) as connection:
         moment: datetime = connection.execute(_TIME).fetchone()[0]
     return moment.astimezone(UTC)
 
 
-def mismatches(events: DataFrame, url: str, until: int, days: Sequence[str]) -> list[Mismatch]:
-    """Where bronze and store differ on these days, as far as transactions (of a log: entries) before `until` go.
+def mismatches(events: DataFrame, url: str, until: Mapping[str, Any], days: Sequence[str]) -> list[Mismatch]:
+    """Where bronze and store differ on these days, as far as what happened before the offset `until` goes.
 
     The lake may have more than the store, from which history leaves; less it may not have, nor anything twice.
     """
@@ -105,12 +106,12 @@ def mismatches(events: DataFrame, url: str, until: int, days: Sequence[str]) -> 
     ]
 
 
-def _in_store(url: str, until: int, days: Sequence[str]) -> dict[tuple[str, str, int], int]:
+def _in_store(url: str, until: Mapping[str, Any], days: Sequence[str]) -> dict[tuple[str, str, int], int]:
     reader = open_reader(url)
-    if isinstance(reader, LogReader):
+    if isinstance(reader, LogReader | LogsReader):
         return reader.counted(until, days)
     asked = {
-        "until": until,
+        "until": int(until["xid"]),
         "days": list(days),
         "first": _midnight(min(days)),
         "beyond": _midnight(max(days)) + timedelta(days=1),

@@ -93,8 +93,9 @@ class LocalStorage:
 
     def swap(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f"{target.name}.lock")):
+        with self._refusals():
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with self._refusals(), _locked(target.with_name(f"{target.name}.lock")):
             made = change(self.read(name))
             draft = target.with_name(f"{target.name}.draft")
             with draft.open("wb") as file:
@@ -105,16 +106,18 @@ class LocalStorage:
             _sync(target.parent)
 
     def read(self, name: str) -> bytes | None:
-        try:
-            return (self._root / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        with self._refusals():
+            try:
+                return (self._root / name).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def version(self, name: str) -> object:
-        try:
-            found = (self._root / name).stat()
-        except FileNotFoundError:
-            return None
+        with self._refusals():
+            try:
+                found = (self._root / name).stat()
+            except FileNotFoundError:
+                return None
         # A swap makes a new file: even two within one tick of the clock differ.
         return found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -155,6 +158,16 @@ class LocalStorage:
 
     def path(self, name: str) -> str:
         return str(self._root / name)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What a folder's errors mean, in the words of a log in one: that it is refused, full or gone."""
+        try:
+            yield
+        except OSError as error:
+            from penstock.stores.log.backings.folders import refusal
+
+            raise refusal(f"the lake in {self._root}", error) from error
 
 
 @contextmanager

@@ -45,7 +45,11 @@ EVENTS: Table = {
     "detail": "string",
     "day": "string",
 }
-"""One row per fact, known by (tenant, kind, xid, seq, job_id) wherever it is read again. `day` is that of occurred_at."""
+"""One row per fact, known by (tenant, kind, xid, seq, job_id) wherever it is read again. `day` is that of occurred_at.
+
+`xid` is the transaction that wrote it; of a log the number of the entry that brought it about, and of several logs in one
+place 64 times that and the number of the log, so that no two of them say the same.
+"""
 
 # ── Silver: what the facts add up to ────────────────────────────────────────────────────────────────────────────────────
 
@@ -287,7 +291,10 @@ QUEUES_NOW: Table = {
     "held": "bigint",
     "cancelled": "bigint",
 }
-"""One row per queue: its settings, as far as they were set, and how many of its jobs are in each state."""
+"""One row per (tenant, queue): its settings, as far as they were set, and how many of its jobs are in each state.
+
+Of several logs a queue is in one, with all its jobs (`stores.log.layout.shard_of`): no other has a row of it.
+"""
 
 SCHEDULES_NOW: Table = {
     "tenant": "string",

@@ -82,9 +82,9 @@ def open_reader(url: str) -> Reader:
 
             return PostgresReader(url)
         case "file" | "s3" | "gs" | "az":
-            from penstock.lake.source.logs import LogReader
+            from penstock.lake.source.several import open_logs
 
-            return LogReader(url)
+            return open_logs(url)
         case _:
             raise UnknownStore(url, f"{KNOWN} as a source of the lake")
 

@@ -9,39 +9,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from penstock.core.errors import InvalidInput
-from penstock.core.job import Status
-from penstock.core.machine import Machine
-from penstock.core.settings import QueueSettings
-from penstock.lake.source.arrow import arrow_schema, days
 from penstock.lake.source.asking import Ask, Offset
-from penstock.lake.source.filters import Condition
-from penstock.lake.tables import SOURCE
+from penstock.lake.source.log_tables import TABLES, asked
 from penstock.stores.log import history
 from penstock.stores.log.backings import Backing, open_backing
 from penstock.stores.log.entry import read
 from penstock.stores.log.errors import Truncated
 from penstock.stores.log.history import Fact, Facts
-from penstock.stores.log.layout import count_shards
+from penstock.stores.log.layout import shard_name
+from penstock.stores.log.options import MOST_SHARDS
 from penstock.stores.log.snapshots import HistoryAt, Manifest, Snapshots
 from penstock.stores.log.state import Parts, State
-from penstock.stores.log.store import SHARD
-from penstock.stores.postgres.rows import to_options
 
 Answer = TypeVar("Answer")
 
-_SYSTEM = f"log/{SHARD}"
 _DAY_MS = 86_400_000
-_MOMENTS = {"events": "occurred_at", "attempts": "ended_at", "jobs": "created_at"}
 
 
 class Reach(Struct, frozen=True):
@@ -57,11 +48,19 @@ class _Feed(Struct, frozen=True):
     """Whose history this is, from which entry on it is whole, and before which it is known."""
 
     feed: str
+    """Empty as long as nothing was ever written to it."""
     floor: int
     horizon: int
+    log: str
+    """Which one of its place it is."""
+    called: str
 
     def offset(self, xid: int, floor: int) -> Offset:
-        return {"xid": xid, "floor": floor, "feed": self.feed, "system": _SYSTEM}
+        return {"xid": xid, "floor": floor, "feed": self.feed, "system": self.system}
+
+    @property
+    def system(self) -> str:
+        return f"log/{self.log}"
 
     def check(self, offset: Offset) -> None:
         """Refuse a place of another log, one from before what is kept, and one that this log has not come to."""
@@ -70,17 +69,19 @@ class _Feed(Struct, frozen=True):
             xid, floor = int(offset["xid"]), int(offset["floor"])
         except (KeyError, TypeError, ValueError):
             raise InvalidInput("the checkpoint", "hold offsets of this source", offset) from None
-        if (feed, system) != (self.feed, _SYSTEM):
+        # An empty log has no name yet. A place in one says nothing of whose it is, and is before all that came in since.
+        is_told_apart = self.feed and (feed or xid > 1)
+        if system != self.system or (is_told_apart and feed != self.feed):
             raise InvalidInput(
                 "the checkpoint",
-                f"come from this very log (feed {self.feed}, system {_SYSTEM}); begin a new lake, or name the store that "
-                "this one was made from",
+                f"come from this very {self.called} (feed {self.feed}, system {self.system}); begin a new lake, or name "
+                "the store that this one was made from",
                 f"feed {feed}, system {system}",
             )
         if xid > max(self.horizon, self.floor):
             raise InvalidInput(
                 "the checkpoint",
-                f"not be ahead of the log, which has come to entry {self.horizon - 1:,}: it was restored from a copy; "
+                f"not be ahead of the {self.called}, which has come to entry {self.horizon - 1:,}: it was restored from a copy; "
                 "begin a new lake, or go back to the lake of that time",
                 f"{xid:,}",
             )
@@ -88,7 +89,7 @@ class _Feed(Struct, frozen=True):
             raise InvalidInput(
                 "the checkpoint",
                 f"not be older than what is kept, which is whole from entry {self.floor:,} on: some of what came after it "
-                "has left the log unread; begin a new lake",
+                f"has left the {self.called} unread; begin a new lake",
                 f"{xid:,}",
             )
 
@@ -100,16 +101,14 @@ class _View(Struct, frozen=True):
     state: State
     tail: list[Fact]
 
-    @property
-    def feed(self) -> _Feed:
-        return _Feed(self.state.name, self.manifest.floor + 1, self.state.number + 1)
-
 
 class LogReader:
-    """Reads one log; opens it for each look and keeps nothing open."""
+    """Reads one log, the only one of its place or one of several; opens it for each look and keeps nothing open."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, number: int = 0, logs: int = 1) -> None:
+        self._url, self._number, self._logs = url, number, logs
+        self._shard = shard_name(number)
+        self._called = "log" if logs == 1 else f"log {self._shard}"
         self._seen: _View | None = None
 
     # ── All at once ───────────────────────────────────────────────────────────────────────────────
@@ -118,21 +117,22 @@ class LogReader:
         if ask.table != "events":
             return [Reach()]
         view = self._look()
-        return _cut(view.manifest, view.feed.floor, view.feed.horizon, most)
+        feed = self._feed(view)
+        return _cut(view.manifest, feed.floor, feed.horizon, most)
 
     # ── As a stream ───────────────────────────────────────────────────────────────────────────────
 
     def first(self) -> Offset:
-        feed = self._look().feed
+        feed = self._feed(self._look())
         return feed.offset(0, feed.floor)
 
     def horizon(self) -> Offset:
-        feed = self._look().feed
+        feed = self._feed(self._look())
         return feed.offset(feed.horizon, feed.floor)
 
     def latest(self, start: Offset, ask: Ask, most_rows: int | None, target: Offset | None) -> Offset:
         view = self._look(None if target is None else int(target["xid"]))
-        feed = view.feed
+        feed = self._feed(view)
         feed.check(start)
         if target is not None:
             feed.check({**target, "floor": feed.floor})
@@ -141,11 +141,20 @@ class LogReader:
             end = _bounded(view, low, end, most_rows)
         return feed.offset(max(low, end), int(start["floor"]))
 
+    def waiting(self, start: Offset, target: Offset) -> int:
+        """How many rows there are from `start` to `target`; or more, where a file has some of before or after them."""
+        view = self._look(int(target["xid"]))
+        self._feed(view).check(start)
+        low, end = int(start["xid"]), int(target["xid"])
+        kept = sum(at.count for at in _kept(view.manifest) if at.first < end and at.last >= low)
+        return kept + sum(low <= fact.xid < end for fact in view.tail)
+
     def between(self, start: Offset, end: Offset, ask: Ask, most: int) -> list[Reach]:
         low, high = int(start["xid"]), int(end["xid"])
         view = self._look(high)
-        view.feed.check(start)
-        view.feed.check({**end, "floor": view.feed.floor})
+        feed = self._feed(view)
+        feed.check(start)
+        feed.check({**end, "floor": feed.floor})
         # A file may tell of other entries only, and most entries bring nothing about.
         if not any(table.num_rows for table in self._facts(view.manifest, view.tail, low, high)):
             return []
@@ -161,20 +170,20 @@ class LogReader:
 
         return self._ask(ask).astimezone(UTC)
 
-    def counted(self, until: int, wanted: Sequence[str]) -> dict[tuple[str, str, int], int]:
-        """How many jobs came in and attempts ended on these days, by the day in the job's id: before an entry.
+    def counted(self, until: Mapping[str, Any], wanted: Sequence[str]) -> dict[tuple[str, str, int], int]:
+        """How many jobs came in and attempts ended on these days, by the day in the job's id: before a place.
 
         By the files, and by the jobs that are there; whichever knows of more.
         """
-        view, chosen = self._look(), set(wanted)
+        view, chosen, before = self._look(), set(wanted), int(until["xid"])
         told: dict[tuple[str, str, int], int] = {}
         later: dict[tuple[str, str, int], int] = {}
         columns = ("kind", "occurred_at", "job_id", "xid")
-        for table in self._facts(view.manifest, view.tail, 0, view.feed.horizon):
+        for table in self._facts(view.manifest, view.tail, 0, view.state.number + 1):
             for row in table.select(columns).to_pylist():
                 place = _place(row["kind"], row["occurred_at"], row["job_id"] or "")
                 if row["kind"] in ("job", "attempt") and place[1] in chosen:
-                    found = told if row["xid"] < until else later
+                    found = told if row["xid"] < before else later
                     found[place] = found.get(place, 0) + 1
         there: dict[tuple[str, str, int], int] = {}
         for machine in view.state.parts.machines.values():
@@ -192,18 +201,27 @@ class LogReader:
 
     def read(self, ask: Ask, slice: Reach) -> Iterator[Any]:
         if ask.table != "events":
-            yield from _asked(ask, _TABLES[ask.table](self._look().state.parts.machines)).to_batches()
+            yield from asked(ask, TABLES[ask.table](self._look().state.parts.machines)).to_batches()
             return
         manifest = self._current()
         tail: list[Fact] = []
-        feed = _Feed(manifest.id, manifest.floor + 1, manifest.number + 1)
+        feed = self._feed_of(manifest.id, manifest, manifest.number)
         if slice.high > feed.horizon or not manifest.id:
             view = self._look()
-            manifest, tail, feed = view.manifest, view.tail, view.feed
+            manifest, tail, feed = view.manifest, view.tail, self._feed(view)
         if slice.since is not None:
             feed.check(slice.since)
         for table in self._facts(manifest, tail, slice.low, slice.high):
-            yield from _asked(ask, table).to_batches()
+            yield from asked(ask, self._placed(table)).to_batches()
+
+    def _placed(self, table: Any) -> Any:
+        """With places that no other log of several gives: entries are counted in each."""
+        if self._logs == 1:
+            return table
+        import pyarrow.compute as pc
+
+        places = pc.add(pc.multiply(table["xid"], MOST_SHARDS), self._number)
+        return table.set_column(table.column_names.index("xid"), "xid", places)
 
     def _facts(self, manifest: Manifest, tail: Sequence[Fact], low: int, high: int) -> Iterator[Any]:
         """What happened from one entry on, before another, as tables."""
@@ -221,7 +239,7 @@ class LogReader:
 
     def _file(self, at: HistoryAt) -> Any:
         async def ask(backing: Backing) -> bytes:
-            return await Snapshots(backing.objects, SHARD).get_history(at)
+            return await Snapshots(backing.objects, self._shard).get_history(at)
 
         return history.decoded(self._ask(ask))
 
@@ -229,25 +247,28 @@ class LogReader:
 
     def _current(self) -> Manifest:
         async def ask(backing: Backing) -> Manifest:
-            found = await Snapshots(backing.objects, SHARD).manifest()
+            found = await Snapshots(backing.objects, self._shard).manifest()
             return Manifest("") if found is None else found[0]
 
         return self._ask(ask)
 
+    def _feed(self, view: _View) -> _Feed:
+        return self._feed_of(view.state.name, view.manifest, view.state.number)
+
+    def _feed_of(self, name: str, manifest: Manifest, number: int) -> _Feed:
+        return _Feed(name, manifest.floor + 1, number + 1, self._shard, self._called)
+
     def _look(self, high: int | None = None) -> _View:
         """The log as it is now; or as we saw it last, if only what is before an entry matters and that was there."""
         seen = self._seen
-        if seen is None or high is None or high > seen.feed.horizon:
-            seen = self._seen = self._ask(_view)
+        if seen is None or high is None or high > seen.state.number + 1:
+            seen = self._seen = self._ask(self._view)
         return seen
 
     def _ask(self, ask: Callable[[Backing], Awaitable[Answer]]) -> Answer:
         async def asked() -> Answer:
             backing = open_backing(self._url)
             try:
-                if (many := await count_shards(backing)) > 1:
-                    must = "be a store of one log, for the lake does not read several yet"
-                    raise InvalidInput("url", must, f"{backing.name} with {many} of them")
                 return await ask(backing)
             finally:
                 await backing.close()
@@ -256,27 +277,26 @@ class LogReader:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: asyncio.run(asked())).result()
 
-
-async def _view(backing: Backing) -> _View:
-    tape = backing.tape(SHARD)
-    last = await tape.last()
-    while True:
-        facts = Facts()
-        parts = Parts(new_machine=facts.machine)
-        found = await Snapshots(backing.objects, SHARD).load(parts)
-        facts.follow(parts)
-        state = State(parts)
-        try:
-            while state.number < last and (entries := await tape.read(state.number)):
-                for number, data in entries:
-                    facts.begin(number)
-                    state.apply(number, read(backing.name, number, data))
-                    facts.end()
-        except Truncated:
-            continue  # it was compacted meanwhile
-        if not state.name:
-            raise InvalidInput("the log", "have something in it", backing.name)
-        return _View(Manifest("") if found is None else found[0], state, facts.rows)
+    async def _view(self, backing: Backing) -> _View:
+        tape, name = backing.tape(self._shard), f"{backing.name} {self._shard}"
+        last = await tape.last()
+        while True:
+            facts = Facts()
+            parts = Parts(new_machine=facts.machine)
+            found = await Snapshots(backing.objects, self._shard).load(parts)
+            facts.follow(parts)
+            state = State(parts)
+            try:
+                while state.number < last and (entries := await tape.read(state.number)):
+                    for number, data in entries:
+                        facts.begin(number)
+                        state.apply(number, read(name, number, data))
+                        facts.end()
+            except Truncated:
+                continue  # it was compacted meanwhile
+            if not state.name and self._logs == 1:  # of several some may not have been needed yet
+                raise InvalidInput("the log", "have something in it", backing.name)
+            return _View(Manifest("") if found is None else found[0], state, facts.rows)
 
 
 def _kept(manifest: Manifest) -> list[HistoryAt]:
@@ -312,140 +332,3 @@ def _bounded(view: _View, low: int, end: int, most: int) -> int:
 def _place(kind: str, moment: datetime, job_id: str) -> tuple[str, str, int]:
     id_day = int(job_id.replace("-", "")[:12] or "0", 16) // _DAY_MS if kind in ("job", "attempt") else 0
     return kind, str(moment.astimezone(UTC).date()), id_day
-
-
-# ── As Spark wants it ─────────────────────────────────────────────────────────────────────────────
-
-
-def _asked(ask: Ask, table: Any) -> Any:
-    """The rows and columns that were asked for."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if (moment := _MOMENTS.get(ask.table)) is not None:
-        table = table.append_column("day", days(table[moment].combine_chunks()))
-    conditions = [_filter(one) for one in ask.conditions]
-    if ask.tenant is not None:
-        conditions.append(pc.field("tenant") == ask.tenant)
-    if moment is not None and ask.first_day is not None:
-        conditions.append(pc.field("day") >= str(ask.first_day))
-    if moment is not None and ask.last_day is not None:
-        conditions.append(pc.field("day") <= str(ask.last_day))
-    for condition in conditions:
-        table = table.filter(condition)
-    if not ask.columns:
-        return pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows))])
-    return table.select(list(ask.columns)).cast(arrow_schema(ask))
-
-
-def _filter(one: Condition) -> Any:
-    import pyarrow.compute as pc
-
-    column = pc.field(one.column)
-    match one.operator:
-        case "IS NULL":
-            return column.is_null()
-        case "IS NOT NULL":
-            return column.is_valid()
-        case "IN":
-            return column.isin(list(one.values))
-        case ">":
-            return column > one.values[0]
-        case ">=":
-            return column >= one.values[0]
-        case "<":
-            return column < one.values[0]
-        case "<=":
-            return column <= one.values[0]
-        case _:
-            return column == one.values[0]
-
-
-def _jobs(machines: dict[str, Machine]) -> Any:
-    rows = []
-    for machine in machines.values():
-        for job in machine.ledger.jobs.values():
-            asked, lease = job.asked, job.lease
-            rows.append(
-                {
-                    "tenant": machine.tenant, "job_id": asked.id, "queue": asked.queue, "type": asked.type,
-                    "payload": asked.payload, "priority": asked.priority, "key": asked.key, "schedule": asked.schedule,
-                    "asked_run_at": asked.run_at, "options": to_options(asked), "created_at": job.created_at,
-                    "scheduled_at": job.scheduled_at, "status": str(job.status), "run_at": job.run_at,
-                    "expires_at": job.expires_at, "attempts": job.attempts, "leases": job.leases, "error": job.error,
-                    "progress": job.progress, "cause": None if job.cause is None else str(job.cause),
-                    "ended_at": job.ended_at, "worker": None if lease is None else lease.worker,
-                    "started_at": None if lease is None else lease.taken_at,
-                    "lease_until": None if lease is None else lease.expires_at,
-                    "cancel_requested": job.cancel_requested, "result": job.result,
-                }
-            )  # fmt: skip
-    return _table("jobs", rows)
-
-
-def _attempts(machines: dict[str, Machine]) -> Any:
-    return _table(
-        "attempts",
-        [
-            {
-                "tenant": machine.tenant, "job_id": job.id, "attempt": one.number, "queue": job.queue, "type": job.type,
-                "key": job.asked.key, "schedule": job.asked.schedule, "priority": job.priority, "worker": one.worker,
-                "created_at": job.created_at, "scheduled_at": job.scheduled_at, "ready_at": ready_at,
-                "started_at": one.started_at, "ended_at": one.ended_at, "run_at": one.run_at,
-                "outcome": str(one.outcome), "status": str(one.status), "error": one.error, "result": one.result,
-            }
-            for machine in machines.values()
-            for job, one, ready_at in history.attempts(machine)
-        ],
-    )  # fmt: skip
-
-
-def _queues(machines: dict[str, Machine]) -> Any:
-    return _table(
-        "queues",
-        [
-            {
-                "tenant": machine.tenant,
-                "queue": name,
-                "settings": "{}"
-                if lane.settings == QueueSettings()
-                else msgspec.json.encode(lane.settings).decode(),
-                "paused": lane.settings.paused,
-                **{str(status): lane.counts.get(status, 0) for status in Status},
-            }
-            for machine in machines.values()
-            for name, lane in machine.ledger.lanes.items()
-        ],
-    )
-
-
-def _schedules(machines: dict[str, Machine]) -> Any:
-    return _table(
-        "schedules",
-        [
-            {
-                "tenant": machine.tenant,
-                "schedule": one.name,
-                "body": msgspec.json.encode(one).decode(),
-                "next_fire_at": one.next_fire_at,
-                "last_fire_at": one.last_fire_at,
-            }
-            for machine in machines.values()
-            for one in machine.schedules()
-        ],
-    )
-
-
-def _table(name: str, rows: list[dict[str, Any]]) -> Any:
-    import pyarrow as pa
-
-    schema = arrow_schema(Ask(name, tuple(column for column in SOURCE[name] if column != "day")))
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-_TABLES: dict[str, Callable[[dict[str, Machine]], Any]] = {
-    "jobs": _jobs,
-    "attempts": _attempts,
-    "queues": _queues,
-    "schedules": _schedules,
-}

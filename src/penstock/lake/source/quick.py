@@ -6,6 +6,7 @@ What passes here would pass there too, and become the same job. What does not is
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -45,6 +46,7 @@ def stage(shape: Shape, table: Any) -> tuple[Any | None, Any]:
         _between(given.get("max_attempts"), 1, bounds.MOST_ATTEMPTS),
         _keys(given.get("key", none)),
         _moments(given.get("run_at")),
+        _keyed([given[name] for name in shape.keys]),
     ]
     good = every
     if any(check is False for check in checks):
@@ -130,6 +132,14 @@ def _told(moments: Any) -> Any:
     return moments.cast(pa.timestamp("us", tz="UTC")).cast(pa.string())
 
 
+def _keyed(columns: list[Any]) -> Any:
+    """Which rows say any of their keys."""
+    import pyarrow.compute as pc
+
+    valid = [pc.is_valid(column) for column in columns]
+    return reduce(pc.or_, valid) if valid else True
+
+
 def _names(column: Any, default: str | None) -> Any:
     """Which are good names; a row that says none has the default."""
     import pyarrow as pa
@@ -170,7 +180,7 @@ def _payloads(column: Any) -> Any:
 def _reads(text: str) -> bool:
     try:
         _is_json(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -49,6 +50,8 @@ class Shape(Struct, frozen=True):
     defaults: dict[str, str] = {}
     window_seconds: int | None = None
     """How long a row's key is remembered; None: as long as any request's."""
+    may_repeat: bool = False
+    """Whether rows need no key, though they may then come in twice."""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -75,11 +78,12 @@ def shape(options: Mapping[str, str], columns: Sequence[str]) -> Shape:
     keys = said.names(options, "keyColumns")
     window = said.number(options, "keySeconds", 0, 1, int(bounds.LONGEST_SECONDS)) or None
     found = Shape(
-        tuple(columns), keys, {name: options[name] for name in DEFAULTS if options.get(name)}, window
-    )
+        tuple(columns), keys, {name: options[name] for name in DEFAULTS if options.get(name)}, window,
+        said.flag(options, "allowDuplicates"),
+    )  # fmt: skip
     if keys and {"id", "idempotency_key"} & set(columns):
         raise InvalidInput("keyColumns", "not be given with a column id or idempotency_key", ", ".join(keys))
-    if not found.is_keyed and not said.flag(options, "allowDuplicates"):
+    if not found.is_keyed and not found.may_repeat:
         raise InvalidInput(
             "keyColumns",
             "name the columns that tell one row from another (or let there be a column idempotency_key or id): Spark runs "
@@ -99,7 +103,9 @@ def row_key(shape: Shape, row: Mapping[str, Any]) -> str:
 
 
 def hashed(*values: Any) -> str:
-    return "row:" + hashlib.sha256(msgspec.json.encode(values, enc_hook=str)).hexdigest()
+    # JSON has no word for a number that is none: all of them, and null, would be one key.
+    told = [str(one) if isinstance(one, float) and not isfinite(one) else one for one in values]
+    return "row:" + hashlib.sha256(msgspec.json.encode(told, enc_hook=str)).hexdigest()
 
 
 def to_job(shape: Shape, row: Mapping[str, Any]) -> NewJob:
@@ -108,8 +114,13 @@ def to_job(shape: Shape, row: Mapping[str, Any]) -> NewJob:
     for name in shape.columns:
         if name in FIELDS and (value := row[name]) is not None:
             item[name] = _value(name, value)
-    if shape.keys:
+    if any(row[name] is not None for name in shape.keys):
         item["idempotency_key"] = row_key(shape, row)
+    elif shape.keys or (not shape.may_repeat and item.keys().isdisjoint(("id", "idempotency_key"))):
+        asked = ", ".join(shape.keys) or "id, idempotency_key"
+        raise InvalidInput(
+            asked, "be given in each row, one of them at least: without it the job would come in twice", None
+        )
     if shape.window_seconds is not None and "idempotency_key" in item:
         item.setdefault("idempotency_window", timedelta(seconds=shape.window_seconds))
     return new_job(new_id(), item)

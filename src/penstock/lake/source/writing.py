@@ -6,27 +6,37 @@ ever dropped without a word: what is no job fails the write, or is reported and,
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from penstock.connecting import connect
 from penstock.core import bounds
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.commands import Enqueued
+from penstock.core.errors import Conflict, InvalidInput, NotFound, PenstockError
 from penstock.core.job import NewJob
 from penstock.lake.source import quick
 from penstock.lake.source.asking import KNOWN
 from penstock.lake.source.bulk import MOST_LOCKED, Taken, is_apart, one_by_one, staged, take_in
 from penstock.lake.source.postgres import plain_url
 from penstock.lake.source.rows import Rejected, Shape, shape, to_jobs
+from penstock.queue import Queue
 
 ROWS_A_SLICE = 50_000
 """A longer transaction would hold up everybody who follows what happens."""
+OF_THE_ROW = (InvalidInput, NotFound, Conflict)
+"""What a store refuses a row for. Anything else (it is full, it is away) says nothing of the row, and ends the task."""
 MOST_TOLD = 5
 MOST_SHOWN = 300
 MOST_TRIES = 10
@@ -41,10 +51,10 @@ class BadRows(PenstockError):
 
     code = "bad_rows"
 
-    def __init__(self, number: int, examples: Sequence[str]) -> None:
+    def __init__(self, number: int, examples: Sequence[str], *, alone: bool = False) -> None:
+        others = "all others of their slice were" if alone else "nothing of the slice that holds them was"
         super().__init__(
-            f"{number:,} rows are no jobs, and nothing of the slice that holds them was written; the first: "
-            + "; ".join(examples),
+            f"{number:,} rows are no jobs, and {others} written; the first: " + "; ".join(examples),
             number=number,
             examples=list(examples),
         )
@@ -68,28 +78,32 @@ class Wrote(WriterCommitMessage):
         )
 
 
+Put: TypeAlias = "Callable[[Any], tuple[Wrote, list[Rejected]]]"
+"""Puts a slice, an Arrow table, into a store: what came of it, and the rows that are no jobs."""
+
+
 class Writer(DataSourceArrowWriter):
-    """Enqueues rows."""
+    """Enqueues rows. How a slice of them comes into a store, its own writer says."""
+
+    is_whole = False
+    """Whether a slice that the store refuses a row of leaves nothing."""
 
     def __init__(
         self, url: str, shape: Shape, *, tenant: str, reports: bool = False, rejected_path: str | None = None
     ) -> None:
-        self.url, self.shape, self.tenant = plain_url(url), shape, tenant
+        self.url, self.shape, self.tenant = url, shape, tenant
         self.reports, self.rejected_path = reports, rejected_path
         self.load = uuid4().hex
-        self.all_new = True
-        """So far: who has met a row that was written before will meet more."""
+
+    def _opened(self) -> AbstractContextManager[Put]:
+        """The store, for as long as one task writes to it."""
+        raise NotImplementedError
 
     def write(self, iterator: Iterator[Any]) -> Wrote:
-        import psycopg
-
         total = Wrote()
-        with (
-            _Rejects(self.rejected_path, self.load) as rejects,
-            psycopg.connect(self.url, autocommit=True, prepare_threshold=None) as connection,
-        ):
+        with _Rejects(self.rejected_path, self.load) as rejects, self._opened() as put:
             for table in sliced(iterator, ROWS_A_SLICE):
-                wrote, bad = self._slice(connection, table)
+                wrote, bad = put(table)
                 total += wrote + Wrote(rejected=len(bad), examples=_told(bad))
                 rejects.add(bad)
         return total
@@ -108,12 +122,40 @@ class Writer(DataSourceArrowWriter):
             "the write did not end well: some slices may be in. Write once more: rows are known by their keys"
         )
 
+    def _refused(
+        self, errors: Mapping[int, Exception], row: Callable[[int], Mapping[str, Any]]
+    ) -> list[Rejected]:
+        """The rows that the store has refused, by their places; unless they are to be reported, the write ends with them."""
+        if other := next((error for error in errors.values() if not isinstance(error, OF_THE_ROW)), None):
+            raise other  # to be written once more: rows are known by their keys
+        refused = [Rejected(dict(row(place)), str(error)) for place, error in errors.items()]
+        self._hold_to(refused, alone=not self.is_whole)
+        return refused
+
+    def _hold_to(self, bad: Sequence[Rejected], *, alone: bool = False) -> None:
+        if bad and not self.reports:
+            raise BadRows(len(bad), _told(bad), alone=alone)
+
+
+class PostgresWriter(Writer):
+    """A slice is a transaction: all of its jobs, or none."""
+
+    is_whole = True
+    all_new = True
+    """So far: who has met a row that was written before will meet more."""
+
+    @contextmanager
+    def _opened(self) -> Iterator[Put]:
+        import psycopg
+
+        with psycopg.connect(plain_url(self.url), autocommit=True, prepare_threshold=None) as connection:
+            yield partial(self._slice, connection)
+
     def _slice(self, connection: Any, table: Any) -> tuple[Wrote, list[Rejected]]:
         stage, rest = quick.stage(self.shape, table)
         others = table.take(rest).to_pylist(maps_as_pydicts="strict") if len(rest) else []
         jobs, good, bad = to_jobs(self.shape, others)
-        if bad and not self.reports:
-            raise BadRows(len(bad), _told(bad))
+        self._hold_to(bad)
         apart = [is_apart(job, bool(self.shape.keys)) for job in jobs]
         together = [place for place, one in enumerate(apart) if one]
         alone = [place for place, one in enumerate(apart) if not one]
@@ -127,11 +169,11 @@ class Writer(DataSourceArrowWriter):
                     taken = take_in(connection, self.tenant, stage, keyed=keyed, straight=self.all_new)
                     made += taken.made
                     self.all_new = taken.made == stage.num_rows
-                    refused += self._refused(taken, lambda place: _row(table, place))
+                    refused += self._refused(taken.refused, lambda place: _row(table, place))
                 if together:
                     taken = self._named(connection, [jobs[place] for place in together], keyed)
                     made += taken.made
-                    refused += self._refused(taken, lambda place: good[together[place]])
+                    refused += self._refused(taken.refused, lambda place: good[together[place]])
             return Taken(made), refused
 
         made = 0
@@ -145,19 +187,12 @@ class Writer(DataSourceArrowWriter):
             def by_one(some: Sequence[int] = some) -> tuple[Taken, list[Rejected]]:
                 with connection.transaction():
                     taken = one_by_one(connection, self.tenant, [jobs[place] for place in some])
-                    return taken, self._refused(taken, lambda place: good[some[place]])
+                    return taken, self._refused(taken.refused, lambda place: good[some[place]])
 
             taken, refused = _again(by_one)
             made += taken.made
             bad += refused
         return Wrote(made, table.num_rows - made - len(bad)), bad
-
-    def _refused(self, taken: Taken, row: Callable[[int], Mapping[str, Any]]) -> list[Rejected]:
-        """The rows that the store has refused; unless they are to be reported, the transaction ends with them."""
-        refused = [Rejected(dict(row(place)), str(error)) for place, error in taken.refused.items()]
-        if refused and not self.reports:
-            raise BadRows(len(refused), _told(refused))
-        return refused
 
     def _named(self, connection: Any, jobs: Sequence[NewJob], keyed: bool) -> Taken:
         """Take jobs in that may have names of their own; those whose name is taken are asked about once more."""
@@ -165,9 +200,37 @@ class Writer(DataSourceArrowWriter):
         taken = take_in(connection, self.tenant, staged(jobs), keyed=keyed, named=named)
         if not named or taken.made == len(jobs):
             return taken
-        rest = [place for place, job in enumerate(jobs) if job.id not in taken.ids]
+        # Of one id given twice one row has it now, whichever that is: the other asks too.
+        given = Counter(job.id for job in jobs)
+        rest = [place for place, job in enumerate(jobs) if job.id not in taken.ids or given[job.id] > 1]
         asked = one_by_one(connection, self.tenant, [jobs[place] for place in rest])
         return Taken(taken.made + asked.made, {rest[place]: error for place, error in asked.refused.items()})
+
+
+class DoorWriter(Writer):
+    """Through the one door, into any store: a log, or a service.
+
+    A slice goes out in as many calls as the store asks for. So one that a store refuses a row of, where the write is to fail
+    then, may be in but for that row; written once more it is known by its keys.
+    """
+
+    @contextmanager
+    def _opened(self) -> Iterator[Put]:
+        with asyncio.Runner() as runner:
+            door = connect(self.url, tenant=self.tenant, actor="spark")
+            try:
+                yield lambda table: runner.run(self._slice(door, table))
+            finally:
+                runner.run(door.close())
+
+    async def _slice(self, door: Queue, table: Any) -> tuple[Wrote, list[Rejected]]:
+        jobs, good, bad = to_jobs(self.shape, table.to_pylist(maps_as_pydicts="strict"))
+        self._hold_to(bad)
+        answers = await door.enqueue_many(jobs)
+        refused = {place: one for place, one in enumerate(answers) if isinstance(one, PenstockError)}
+        bad += self._refused(refused, lambda place: good[place])
+        made = sum(isinstance(one, Enqueued) and one.duplicate is None for one in answers)
+        return Wrote(made, table.num_rows - made - len(bad)), bad
 
 
 class _Rejects:
@@ -199,16 +262,22 @@ class _Rejects:
             self._file.close()
 
 
+WRITERS: Mapping[str, type[Writer]] = {
+    **dict.fromkeys(("postgresql", "postgres"), PostgresWriter),
+    **dict.fromkeys(("file", "s3", "gs", "az", "http", "https"), DoorWriter),
+}
+
+
 def writer(url: str, options: Mapping[str, str], schema: Any, overwrite: bool) -> Writer:
     """What writes the rows of a DataFrame with this schema."""
     if overwrite:
         raise InvalidInput("mode", "be append: jobs that were enqueued stay", "overwrite")
-    if not url.startswith(("postgresql://", "postgres://")):
-        raise InvalidInput("url", f"be one of {KNOWN}", url.partition("://")[0] + "://…")
+    if (scheme := urlsplit(url).scheme) not in WRITERS:
+        raise InvalidInput("url", f"be one of {KNOWN}, or a service at https://", f"{scheme}:…")
     how = options.get("onBadRows", "fail").lower()
     if how not in ("fail", "report"):
         raise InvalidInput("onBadRows", "be fail or report", how)
-    return Writer(
+    return WRITERS[scheme](
         url,
         shape(options, schema.names),
         tenant=bounds.name("tenant", options.get("tenant", "default")),

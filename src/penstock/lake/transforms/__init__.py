@@ -22,7 +22,7 @@ from penstock.lake.transforms.schedules import schedules
 from penstock.lake.transforms.silver import attempts, jobs, once
 from penstock.lake.transforms.slo import slo
 
-__all__ = ["BY_DAY", "GOLD", "SILVER", "Transform", "compute", "inputs", "merge", "once", "takes_as_of"]
+__all__ = ["BY_DAY", "GOLD", "SILVER", "Transform", "compute", "inputs", "merge", "once", "told"]
 
 Transform = Callable[..., DataFrame]
 
@@ -61,12 +61,14 @@ def inputs(transform: Transform) -> tuple[str, ...]:
     return tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
 
 
-def takes_as_of(transform: Transform) -> bool:
-    return "as_of" in inspect.signature(transform).parameters
+def told(transform: Transform, **known: Any) -> dict[str, Any]:
+    """Of what is known, that which a transform may be told by keyword."""
+    parameters = inspect.signature(transform).parameters
+    return {name: value for name, value in known.items() if name in parameters}
 
 
-def compute(name: str, tables: Mapping[str, DataFrame], *, as_of: datetime, **told: Any) -> DataFrame:
+def compute(name: str, tables: Mapping[str, DataFrame], *, as_of: datetime, **options: Any) -> DataFrame:
     """One table from those given; what it takes and is not given is made from what is."""
     transform = {**SILVER, **BY_DAY, **GOLD}[name]
     taken = [tables[one] if one in tables else compute(one, tables, as_of=as_of) for one in inputs(transform)]
-    return transform(*taken, **({"as_of": as_of} if takes_as_of(transform) else {}), **told)
+    return transform(*taken, **told(transform, as_of=as_of), **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.tables import ANOMALIES
@@ -51,18 +51,13 @@ def anomalies(
         cells.select(*_QUEUE, "hour", hour_of_week("hour").alias("at"), ended.alias("weight"), F.inline(metrics))
         .where("value IS NOT NULL")
     )  # fmt: skip
-    slot = [*_QUEUE, "metric", "at"]
-    usual = (
-        values.groupBy(*slot)
-        .agg(F.median("value").alias("expected"), F.count("*").alias("seen"))
-        .where(F.col("seen") >= LEAST_WEEKS)
-    )
-    against = values.join(usual, slot)
-    spread = against.groupBy(*slot).agg(F.median(F.abs(F.col("value") - F.col("expected"))).alias("spread"))
+    slot = Window.partitionBy(*_QUEUE, "metric", "at")
+    usual = values.withColumns({"expected": F.median("value").over(slot), "seen": F.count("*").over(slot)})
+    off = F.abs(F.col("value") - F.col("expected"))
+    against = usual.where(F.col("seen") >= LEAST_WEEKS).withColumn("spread", F.median(off).over(slot))
     step = F.greatest(1.4826 * F.col("spread"), F.expr(_LEAST_STEP))
     return (
-        against.join(spread, slot)
-        .withColumn("score", (F.col("value") - F.col("expected")) / step)
+        against.withColumn("score", (F.col("value") - F.col("expected")) / step)
         .where(F.abs("score") >= score)
         .withColumn("direction", F.when(F.col("score") > 0, "high").otherwise("low"))
         .select(*ANOMALIES)

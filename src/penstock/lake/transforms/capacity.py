@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.histogram import percentile_spark
 from penstock.lake.tables import CAPACITY, CAPACITY_PLAN
+from penstock.lake.targets import Target
 from penstock.lake.transforms.figures import gather_histogram
+from penstock.lake.transforms.targets import aimed
 from penstock.lake.transforms.times import hour_of_week
 
 SHORTEST_LEASE, LONGEST_LEASE = 10, 3600
@@ -30,10 +34,8 @@ def capacity(queue_hours: DataFrame) -> DataFrame:
     return peaks.join(costs, list(_QUEUE)).withColumn("offered_load", load).select(*CAPACITY)
 
 
-def capacity_plan(
-    capacity: DataFrame, daily: DataFrame, *, target_wait_ms: int = 60_000, objective: float = 0.99
-) -> DataFrame:
-    """One row per (tenant, queue): what to set it to, so that this share of jobs waits no longer than that.
+def capacity_plan(capacity: DataFrame, daily: DataFrame, *, targets: Sequence[Target] = ()) -> DataFrame:
+    """One row per (tenant, queue): what to set it to, so that it keeps its promise (`targets`, as `slo` takes them).
 
     Concurrency by Erlang's formula at the busiest hour of the week (`penstock.lake.queueing` is the same in Python).
     The lease is half as long again as 99 % of runs, from ten seconds to an hour; a heartbeat comes three times in it.
@@ -56,7 +58,7 @@ def capacity_plan(
         (-F.col("peak.earlier")).alias("peak_hour_of_week"),
         F.coalesce("p99_ms", F.lit(0.0)).alias("p99_ms"),
     )
-    sized = known.withColumn("size", F.expr(_size(target_wait_ms, objective)))
+    sized = aimed(known, targets).withColumn("size", F.expr(_size()))
     lease = F.greatest(
         F.lit(SHORTEST_LEASE), F.least(F.lit(LONGEST_LEASE), F.ceil(F.col("p99_ms") * 1.5 / 1000))
     ).cast("double")
@@ -66,21 +68,21 @@ def capacity_plan(
         "heartbeat_seconds": lease / 3,
         "expected_wait_ms": F.col("size.wait_ms"),
         "utilisation": F.col("load") / F.col("size.servers"),
-        "why": F.expr(_why(target_wait_ms, objective)),
+        "why": F.expr(_WHY),
     }
     return sized.select(*(made.get(column, F.col(column)).alias(column) for column in CAPACITY_PLAN))
 
 
-def _size(target_wait_ms: int, objective: float) -> str:
+def _size() -> str:
     """The fewest servers that keep the promise, and the mean wait then, as one fold over their number."""
     busy = "at.blocked * load / (n + at.blocked * load)"  # Erlang B of n, from that of n − 1
     waits = f"({busy}) / (1 - load / n * (1 - ({busy})))"  # Erlang C of n
-    late = f"{waits} * exp(-(n - load) * {target_wait_ms}D / service_ms)"
+    late = f"{waits} * exp(-(n - load) * target_wait_ms / service_ms)"
     # Waits fall off so fast with the square root of the load that more are never needed.
     most = "CAST(ceil(load + 10 * sqrt(load) + 20) AS INT)"
     begin = "named_struct('blocked', 1D, 'servers', CAST(NULL AS INT), 'wait_ms', CAST(NULL AS DOUBLE))"
     step = (
-        f"IF(at.servers IS NOT NULL, at, IF(n > load AND {late} <= {1 - objective!r}D,"
+        f"IF(at.servers IS NOT NULL, at, IF(n > load AND {late} <= 1 - objective,"
         f" named_struct('blocked', 0D, 'servers', n, 'wait_ms', {waits} * service_ms / (n - load)),"
         f" named_struct('blocked', {busy}, 'servers', CAST(NULL AS INT), 'wait_ms', CAST(NULL AS DOUBLE))))"
     )
@@ -90,12 +92,15 @@ def _size(target_wait_ms: int, objective: float) -> str:
     )
 
 
-def _why(target_wait_ms: int, objective: float) -> str:
-    days = "'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday', 'Sunday'"
-    promise = f"{objective * 100:g} % of waits within {target_wait_ms / 1000:g} s"
-    return (
-        f"concat(elt(CAST(peak_hour_of_week DIV 24 AS INT) + 1, {days}), ' ', lpad(CAST(peak_hour_of_week % 24 AS STRING), 2, '0'),"
-        " ':00 UTC: ', CAST(CAST(round(arrivals) AS BIGINT) AS STRING), ' jobs/h × ', CAST(CAST(round(service_ms) AS BIGINT) AS STRING),"
-        " ' ms = ', CAST(CAST(load AS DECIMAL(18, 2)) AS STRING), ' busy; ', CAST(size.servers AS STRING),"
-        f" ' at a time keep {promise}')"
-    )
+def _plain(number: str) -> str:
+    """A number as people write it: 60 rather than 60.0."""
+    return f"regexp_replace(CAST(round({number}, 3) AS STRING), '[.]0$', '')"
+
+
+_WHY = (
+    "concat(elt(CAST(peak_hour_of_week DIV 24 AS INT) + 1, 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday',"
+    " 'Sunday'), ' ', lpad(CAST(peak_hour_of_week % 24 AS STRING), 2, '0'), ':00 UTC: ',"
+    " CAST(CAST(round(arrivals) AS BIGINT) AS STRING), ' jobs/h × ', CAST(CAST(round(service_ms) AS BIGINT) AS STRING),"
+    " ' ms = ', CAST(CAST(load AS DECIMAL(18, 2)) AS STRING), ' busy; ', CAST(size.servers AS STRING), ' at a time keep ',"
+    f" {_plain('objective * 100')}, ' % of waits within ', {_plain('target_wait_ms / 1000')}, ' s')"
+)

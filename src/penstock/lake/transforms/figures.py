@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.histogram import bucket_sql, percentile_spark
 from penstock.lake.tables import DAILY, HOURLY, USAGE
+from penstock.lake.transforms.nearby import nearby
 from penstock.lake.transforms.times import hour_of
 
 COUNTS = ("arrivals", "succeeded", "failed", "lost", "dead", "cancelled", "retried", "busy_ms")
@@ -46,7 +47,7 @@ def hourly(events: DataFrame, attempts: DataFrame) -> DataFrame:
     cell = [*CELL, "hour"]
     # Brought together by cell before they are counted by bucket: few attempts of an hour are in one bucket, so counting
     # first would send as many rows, and once more for the histograms.
-    rows = _from_events(events).unionByName(_from_attempts(attempts)).repartition(*cell)
+    rows = nearby(_from_events(events).unionByName(_from_attempts(attempts)), *cell)
     attempt = F.array(F.shiftleft("wait", 2), F.shiftleft("run", 2).bitwiseOR(F.lit(1)))
     codes = F.when(F.col("wait").isNull(), F.array(F.lit(_NEITHER))).otherwise(attempt)
     coded = rows.select(*cell, *COUNTS, F.explode(codes).alias("code"))
@@ -89,7 +90,9 @@ def usage(daily: DataFrame) -> DataFrame:
 
 def total(histogram: str) -> Column:
     """How many a histogram has counted."""
-    return F.aggregate(F.map_values(histogram), F.lit(0).cast("bigint"), lambda seen, count: seen + count)
+    # As text, here and below: PySpark numbers the variables of its lambdas on and on, so that to Spark no two runs would
+    # have the same code, and each would compile its own (half a second, and more until that code is fast).
+    return F.expr(f"aggregate(map_values({histogram}), 0L, (seen, n) -> seen + n)")
 
 
 def gather_histogram(rows: DataFrame, keys: Sequence[str], histogram: str) -> DataFrame:
@@ -141,7 +144,7 @@ def _merged(
 ) -> DataFrame:
     """Figures added up by key."""
     # Rows with whole histograms travel better than a row for each bucket.
-    near = rows.select(*keys, *counts, *histograms).repartition(*keys)
+    near = nearby(rows.select(*keys, *counts, *histograms), *keys)
     return _gather(_spread(near, keys, counts, histograms), keys, counts, histograms)
 
 
@@ -151,12 +154,8 @@ def _spread(
     """Figures as rows again: one for each bucket of their histograms, and one with their counts."""
 
     def entries(histogram: str, place: int) -> Column:
-        return F.transform(
-            F.map_entries(histogram),
-            lambda entry: F.struct(
-                F.shiftleft(entry["key"], 2).bitwiseOR(F.lit(place)).alias("code"), entry["value"].alias("n")
-            ),
-        )
+        coded = f"named_struct('code', shiftleft(entry.key, 2) | {place}, 'n', entry.value)"
+        return F.expr(f"transform(map_entries({histogram}), entry -> {coded})")
 
     own = F.array(F.struct(F.lit(_NEITHER).alias("code"), F.lit(0).cast("bigint").alias("n")))
     spread = rows.select(

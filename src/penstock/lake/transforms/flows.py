@@ -28,9 +28,10 @@ WORST_FIRST = ("active", "held", "dead", "cancelled", "succeeded")
 def flow_jobs(jobs: DataFrame) -> DataFrame:
     """One row per job that has parents, or is one's parent on the day it was made: what `flows` needs of a day's jobs."""
     children = jobs.where(F.size("parents") > 0).select(*FLOW_JOBS)
-    parents = _named(children)
+    # By hash: few jobs are somebody's parent, and to find them all others would be sorted too.
+    parents = _named(children).distinct().hint("shuffle_hash")
     return children.unionByName(
-        jobs.where(F.size("parents") == 0).join(parents, [*_JOB, "day"], "left_semi").select(*FLOW_JOBS)
+        jobs.where(F.size("parents") == 0).join(parents, [*_JOB, "day"]).select(*FLOW_JOBS)
     )
 
 
@@ -42,12 +43,14 @@ def flows(flow_jobs: DataFrame, jobs: DataFrame) -> DataFrame:
 
     Whose flow a job is in cannot be said by a join; so each tenant's flows, and they only, pass through Python.
     """
-    # Parents of another day than their children. Most often there are none, and then no job is looked at for them: a
-    # broadcast side that is found empty ends the join before its other side begins.
-    absent = _named(flow_jobs).select(*_JOB).distinct().join(flow_jobs.select(*_JOB), list(_JOB), "left_anti")
-    found = jobs.join(F.broadcast(absent), list(_JOB), "left_semi").select(*FLOW_JOBS)
+    found = jobs.join(F.broadcast(strangers(flow_jobs)), list(_JOB), "left_semi").select(*FLOW_JOBS)
     members = flow_jobs.unionByName(found).drop("day")
     return members.groupBy("tenant").applyInArrow(_flows_of_a_tenant, ddl(FLOWS)).select(*FLOWS)
+
+
+def strangers(flow_jobs: DataFrame) -> DataFrame:
+    """One row per parent of another day than its children, which only all jobs can tell of. Most often there are none."""
+    return _named(flow_jobs).select(*_JOB).distinct().join(flow_jobs.select(*_JOB), list(_JOB), "left_anti")
 
 
 def _named(children: DataFrame) -> DataFrame:

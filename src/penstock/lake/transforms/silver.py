@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.tables import ATTEMPTS, JOBS
+from penstock.lake.transforms.nearby import nearby
 from penstock.lake.transforms.times import day_of
 
 ENDED = ("succeeded", "dead", "held", "cancelled")
@@ -46,7 +47,7 @@ def jobs(events: DataFrame) -> DataFrame:
     says = F.when(F.col("kind") == "job", F.lit("queued")).otherwise(F.col("status"))
     # Texts are put together by sorting. So the facts are brought together first, to be sorted once and not on both sides;
     # and by a number first, which tells almost all jobs apart where tenants and the beginnings of ids do not.
-    facts = events.where("job_id IS NOT NULL").withColumn("hash", F.xxhash64("job_id")).repartition("job_id")
+    facts = nearby(events.where("job_id IS NOT NULL").withColumn("hash", F.xxhash64("job_id")), "job_id")
     lives = facts.groupBy("hash", "job_id", "tenant").agg(
         *(F.max(column).alias(column) for column in ("queue", "type", "key", "schedule", "priority")),
         F.coalesce(F.min("created_at"), F.min("occurred_at")).alias("created_at"),

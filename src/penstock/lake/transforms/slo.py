@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame
@@ -9,35 +10,24 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.lake.histogram import bucket_sql
 from penstock.lake.tables import SLO
+from penstock.lake.targets import Target
+from penstock.lake.transforms.targets import aimed
 from penstock.lake.transforms.times import full_hour, hours
 
 WINDOWS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
-TARGET_WAIT_MS = 60_000
-OBJECTIVE = 0.99
 
 
-def slo(queue_hours: DataFrame, *, as_of: datetime, targets: DataFrame | None = None) -> DataFrame:
+def slo(queue_hours: DataFrame, *, as_of: datetime, targets: Sequence[Target] = ()) -> DataFrame:
     """One row per (tenant, queue, window) in which anything ran.
 
-    `targets` has tenant, queue, target_wait_ms and objective; queues that it does not name have 99 % within 60 s. A
-    window begins with a full hour, and the target is met to the end of its bucket: up to 2 % more than it says. A burn
-    rate of 1 uses up just the slack that the objective leaves; above, it will be missed.
+    Queues that `targets` does not name have 99 % within 60 s. A window begins with a full hour, and the target is met to the
+    end of its bucket: up to 2 % more than it says. A burn rate of 1 uses up just the slack that the objective leaves; above, it will be missed.
     """
     waits = queue_hours.where(F.col("hour") >= full_hour(as_of) - hours(max(WINDOWS.values())))
-    if targets is None:
-        aimed = waits.withColumns(
-            {"target_wait_ms": F.lit(TARGET_WAIT_MS).cast("bigint"), "objective": F.lit(OBJECTIVE)}
-        )
-    else:
-        own = targets.select(
-            "tenant", "queue", F.col("target_wait_ms").cast("bigint"), F.col("objective").cast("double")
-        )
-        aimed = waits.join(F.broadcast(own), ["tenant", "queue"], "left").fillna(
-            {"target_wait_ms": TARGET_WAIT_MS, "objective": OBJECTIVE}
-        )
+    aimed_at = aimed(waits, targets)
     queue = ("tenant", "queue", "target_wait_ms", "objective")
     counted = (
-        aimed.select(*queue, "hour", F.explode("wait_hist").alias("bucket", "n"))
+        aimed_at.select(*queue, "hour", F.explode("wait_hist").alias("bucket", "n"))
         .groupBy(*queue, "hour")
         .agg(
             F.sum(F.when(F.col("bucket") <= F.expr(bucket_sql("target_wait_ms")), F.col("n")).otherwise(0)).alias("good"),

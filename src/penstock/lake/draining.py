@@ -28,6 +28,8 @@ from penstock.queue import Queue
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.app.penstock import Penstock
+
 Handler = Callable[[Any], Any]
 """From a batch of jobs, a row each, to what became of them.
 
@@ -55,7 +57,7 @@ class Lane(Struct, frozen=True):
 
 def drain(
     spark: SparkSession,
-    url: str,
+    app: Penstock | str,
     queue: str,
     handler: Handler,
     *,
@@ -63,17 +65,25 @@ def drain(
     batch_size: int = 200,
     lease_seconds: float = 60,
     until_empty: bool = True,
-    tenant: str = "default",
+    tenant: str | None = None,
     arrow: bool = False,
 ) -> list[Lane]:
     """Work a queue off on the executors of Spark; answers with what each lane did.
 
-    A lane ends when there is nothing to lease: jobs that are to run later, such as retries, stay. With until_empty=False
+    The queue is one of an app's, or of the store that a URL names. A lane ends when there is nothing to lease: jobs that are to run later, such as retries, stay. With until_empty=False
     lanes wait for more until the Spark job is cancelled. Lanes beyond the number of cores wait for a free one.
     """
     bounds.name("queue", queue)
     bounds.integer("lanes", lanes, 1, 10_000)
     bounds.integer("batch_size", batch_size, 1, bounds.MOST_LEASED)
+    if isinstance(app, str):
+        url, whose = app, tenant or "default"
+    else:
+        url, whose = "memory:" if app.is_memory else app.address.url, tenant or app.tenant
+    if url.startswith("memory:"):
+        raise InvalidInput(
+            "the store", "be one that executors can reach", "one in the memory of this process"
+        )
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -81,7 +91,7 @@ def drain(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 done = work(
-                    number, url, queue, handler, tenant=tenant, batch_size=batch_size, lease_seconds=lease_seconds,
+                    number, url, queue, handler, tenant=whose, batch_size=batch_size, lease_seconds=lease_seconds,
                     until_empty=until_empty, arrow=arrow,
                 )  # fmt: skip
                 yield pa.RecordBatch.from_pylist([asdict(done)])
