@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -107,6 +107,15 @@ def stops(folder: Path) -> None:
 
 def server_pid(folder: Path) -> int:
     return int((folder / "pg" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def child_of(parent: int) -> int:
+    """Some process of this one's."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
+                return int(process.name)
+    raise AssertionError(f"{parent} has no processes of its own")
 
 
 def supervisors(folder: Path) -> list[int]:
@@ -546,6 +555,35 @@ class TestRecovery:
         with pytest.raises(EmbeddedStartFailed, match="PostgreSQL to become ready"):
             start(warm, timeout_seconds=0.1)
         os.kill(pid, signal.SIGCONT)
+
+    def test_a_server_that_is_shutting_down_is_not_handed_out(
+        self, warm: Path, hold: Callable[..., Holder]
+    ) -> None:
+        assert hold(warm).url
+        dying = server_pid(warm)
+        # While one of its processes will not end it takes connections, to say that it lets nobody in any more.
+        slow = child_of(dying)
+        os.kill(slow, signal.SIGSTOP)
+        os.kill(dying, signal.SIGQUIT)
+        with pytest.raises(EmbeddedStartFailed, match="PostgreSQL to become ready"):
+            start(warm, timeout_seconds=0.1)
+        os.kill(slow, signal.SIGCONT)
+        with start(warm) as server:
+            assert query(server.url, "SELECT 1") == 1
+            assert server_pid(warm) != dying
+
+    def test_a_server_that_is_full_is_one_that_lives(self, warm: Path, hold: Callable[..., Holder]) -> None:
+        url = hold(warm).url
+
+        async def fill_and_attach() -> None:
+            async with AsyncExitStack() as stack:
+                with pytest.raises(asyncpg.TooManyConnectionsError):
+                    while True:
+                        connection = await asyncpg.connect(url, timeout=20)
+                        stack.push_async_callback(connection.close)
+                (await start_async(warm, timeout_seconds=5)).close()
+
+        asyncio.run(fill_and_attach())
 
     def test_a_database_half_made_is_made_again(self, cold: Path, hold: Callable[..., Holder]) -> None:
         holder = hold(cold)

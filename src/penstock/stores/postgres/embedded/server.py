@@ -43,7 +43,9 @@ LOG = "server.log"
 PORT = "port"
 LARGEST_LOG_BYTES = 10_000_000
 NEW_PORTS = 3
-MAY_I_USE_TLS = struct.pack("!ii", 8, 80877103)  # the shortest message that PostgreSQL answers
+ASKED = f"user\0{NAME}\0database\0{NAME}\0\0".encode()
+LET_ME_IN = struct.pack("!ii", 8 + len(ASKED), 3 << 16) + ASKED  # how a client begins, in version 3.0
+NOT_NOW = b"\0C57P03\0"  # the error code of a server that starts, recovers or shuts down
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +189,20 @@ def _wait_until_ready(folder: Path, deadline: Deadline) -> int | None:
 
 
 def _answers(port: int) -> bool:
-    # The file still says ready when the postmaster was killed and its children are not gone yet; and a
-    # connection alone proves nothing, the kernel accepts it for a process that is about to die.
+    # The file still says ready when the postmaster was killed and its children are not gone yet, and while it shuts
+    # down. A connection alone proves nothing: the kernel accepts it for a process that is about to die, and one that
+    # is shutting down still talks about TLS, and only then says that it lets nobody in.
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(MAY_I_USE_TLS)
-            return connection.recv(1) in (b"N", b"S")
+            connection.sendall(LET_ME_IN)
+            match connection.recv(1):
+                case b"R":  # it asks for the password
+                    return True
+                case b"E":  # it may be full, say, which is to be alive
+                    with connection.makefile("rb") as reply:
+                        return NOT_NOW not in reply.read()
+                case _:
+                    return False
     except OSError:
         return False
 
