@@ -34,6 +34,7 @@ from penstock.stores.postgres.embedded import (
     start,
     start_async,
 )
+from penstock.stores.postgres.embedded.cluster import SETTINGS
 from penstock.stores.postgres.embedded.supervisor import postmaster_pid
 from support import system
 
@@ -577,10 +578,10 @@ class TestRecovery:
 
         async def fill_and_attach() -> None:
             async with AsyncExitStack() as stack:
+                for _ in range(int(SETTINGS["max_connections"])):
+                    stack.push_async_callback((await asyncpg.connect(url, timeout=20)).close)
                 with pytest.raises(asyncpg.TooManyConnectionsError):
-                    while True:
-                        connection = await asyncpg.connect(url, timeout=20)
-                        stack.push_async_callback(connection.close)
+                    await asyncpg.connect(url, timeout=20)
                 (await start_async(warm, timeout_seconds=5)).close()
 
         asyncio.run(fill_and_attach())
