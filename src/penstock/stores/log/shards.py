@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -65,10 +64,8 @@ from penstock.core.job import Job, JobId, NewJob
 from penstock.core.promises import Promise
 from penstock.core.registry import (
     ALL_TENANTS,
-    AuditLine,
     AuditPage,
     Entry,
-    Event,
     Events,
     Insight,
     PutEntry,
@@ -77,6 +74,7 @@ from penstock.core.registry import (
 )
 from penstock.core.schedule import Schedule, fire_job
 from penstock.core.settings import QueueSettings
+from penstock.stores.log import shard_pages
 from penstock.stores.log.backings import Backing
 from penstock.stores.log.compacting import Tended
 from penstock.stores.log.cost import Usage, measured
@@ -121,10 +119,9 @@ class ShardedLogStore:
         self._backing = backing
         self._asked = shards
         self._tend = tend
-        self._id = ""
         self._logs: Sequence[LogStore] | None = None
         self._opening = asyncio.Lock()
-        self._feeds: dict[int, str] = {}
+        self._feed = shard_pages.Feed("")
 
     @property
     def requests(self) -> Mapping[str, int]:
@@ -147,7 +144,7 @@ class ShardedLogStore:
             async with self._opening:
                 if self._logs is None:
                     found = await self._laid_out()
-                    self._id = found.id[:12]
+                    self._feed = shard_pages.Feed(found.id[:12])
                     self._logs = [self._log(number) for number in range(found.shards)]
         return self._logs
 
@@ -362,7 +359,7 @@ class ShardedLogStore:
         if filter.queue is not None:
             logs = [logs[self.shard(tenant, filter.queue)]]
         pages = await asyncio.gather(*(log.find(tenant, filter, after=after, limit=limit) for log in logs))
-        return pages[0] if len(pages) == 1 else _merged(pages, limit)
+        return pages[0] if len(pages) == 1 else shard_pages.merged(pages, limit)
 
     async def queues(self, tenant: str) -> list[QueueView]:
         found = await asyncio.gather(*(log.queues(tenant) for log in await self.logs()))
@@ -393,82 +390,13 @@ class ShardedLogStore:
                 await log.put_entries(ALL_TENANTS, [PutEntry(promises.LAKE, entry.name, body, entry.version)])
 
     async def audit(self, tenant: str, *, before: str | None = None, limit: int) -> AuditPage:
-        """Newest first by their time. A place is one in each log: how far it was told, or `x` where nothing is left."""
-        logs = await self.logs()
-        if len(logs) == 1:
-            return await logs[0].audit(tenant, before=before, limit=limit)
-        places = [""] * len(logs) if before is None else before.split("-")
-        if len(places) != len(logs):
-            raise InvalidInput("before", "be the `next` of a page of this audit log", before)
-
-        async def page(log: LogStore, place: str, most: int) -> AuditPage:
-            return (
-                AuditPage(()) if place == "x" else await log.audit(tenant, before=place or None, limit=most)
-            )
-
-        pages = await asyncio.gather(*(page(*one, limit) for one in zip(logs, places, strict=True)))
-        lines: list[AuditLine] = []
-        taken = [0] * len(logs)
-        while len(lines) < limit:
-            heads = [n for n in range(len(logs)) if taken[n] < len(pages[n].lines)]
-            if not heads:
-                break
-            newest = max(heads, key=lambda n: (pages[n].lines[taken[n]].change.at, -n))
-            lines.append(pages[newest].lines[taken[newest]])
-            taken[newest] += 1
-        for n, log in enumerate(logs):
-            if taken[n] == len(pages[n].lines):
-                places[n] = pages[n].next or "x"
-            elif taken[n]:
-                places[n] = (await page(log, places[n], taken[n])).next or "x"
-        return AuditPage(tuple(lines), None if all(place == "x" for place in places) else "-".join(places))
+        return await shard_pages.audit(await self.logs(), tenant, before, limit)
 
     async def events(self, tenant: str, *, after: str | None = None, limit: int) -> Events:
-        """Each log's in its order, and those of several by their time. A cursor is one in each log."""
         logs = await self.logs()
         if len(logs) == 1:
             return await logs[0].events(tenant, after=after, limit=limit)
-        await self._learn_feeds(tenant, logs)
-        if after is None:
-            begun = await asyncio.gather(*(log.events(tenant, limit=limit) for log in logs))
-            return Events((), self._cursor(tenant, [int(one.next.split(".")[1]) for one in begun]))
-        numbers = self._read_cursor(tenant, after, len(logs))
-        try:
-            parts = await asyncio.gather(
-                *(
-                    log.events(tenant, after=f"{self._feeds[n]}.{numbers[n]}.{tenant}", limit=limit)
-                    for n, log in enumerate(logs)
-                )
-            )
-        except InvalidInput as error:
-            raise InvalidInput("after", str(error.facts["must"]), after) from None
-        events: list[Event] = []
-        begin = list(numbers)
-        while len(events) < limit:
-            heads = [n for n, part in enumerate(parts) if numbers[n] - begin[n] < len(part.events)]
-            if not heads:
-                break
-            first = min(heads, key=lambda n: (parts[n].events[numbers[n] - begin[n]].at, n))
-            event = parts[first].events[numbers[first] - begin[first]]
-            numbers[first] += 1
-            events.append(replace(event, cursor=self._cursor(tenant, numbers)))
-        return Events(tuple(events), events[-1].cursor if events else after)
-
-    async def _learn_feeds(self, tenant: str, logs: Sequence[LogStore]) -> None:
-        unknown = [n for n in range(len(logs)) if n not in self._feeds]
-        found = await asyncio.gather(*(logs[n].events(tenant, limit=1) for n in unknown))
-        self._feeds.update({n: one.next.split(".")[0] for n, one in zip(unknown, found, strict=True)})
-
-    def _cursor(self, tenant: str, numbers: Sequence[int]) -> str:
-        whose = blake2b(tenant.encode(), digest_size=8).hexdigest()
-        return f"{self._id}.{'-'.join(map(str, numbers))}.{whose}"
-
-    def _read_cursor(self, tenant: str, after: str, logs: int) -> list[int]:
-        texts = after.partition(".")[2].partition(".")[0].split("-")
-        numbers = [int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 18]
-        if len(numbers) != logs or after != self._cursor(tenant, numbers):
-            raise InvalidInput("after", "be a cursor of this very feed; begin again without one", after)
-        return numbers
+        return await self._feed.events(logs, tenant, after, limit)
 
     # ── In the first ──────────────────────────────────────────────────────────────────────────────
 
@@ -532,13 +460,3 @@ class ShardedLogStore:
 
     async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:
         return await (await self._first()).insights(tenant, names)
-
-
-def _merged(pages: Sequence[Page], limit: int) -> Page:
-    """One page of several, newest id first: only as far down as all of them have looked."""
-    down_to = max((page.next for page in pages if page.next is not None), default=None)
-    jobs = sorted((job for page in pages for job in page.jobs), key=lambda job: job.id, reverse=True)
-    seen = [job for job in jobs if down_to is None or job.id >= down_to]
-    if len(seen) > limit:
-        return Page(tuple(seen[:limit]), seen[limit - 1].id)
-    return Page(tuple(seen), down_to)
