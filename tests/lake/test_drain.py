@@ -11,18 +11,22 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.core.job import Status
+from penstock.core.limits import Rate
 from penstock.stores.postgres.store import PostgresStore
 from support.postgres import EmptyPostgresStore, server_url
 from support.spark import WITHOUT
 
 pytest.importorskip("pyspark", reason=WITHOUT)
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.lake import drain
-from penstock.lake.draining import Lane, work
+from penstock.lake import drain, draining
+from penstock.lake.draining import Lane, _work, work
 
 OPTIONS: dict[str, Any] = {
     "tenant": "default",
@@ -115,6 +119,43 @@ async def test_a_result_that_is_no_json_fails_its_job_alone(queue: Queue) -> Non
     assert "result must be JSON" in str((await queue.get(ids[0])).error)
 
 
+async def test_arrays_are_results(queue: Queue) -> None:
+    [job_id] = await fill(queue, 1)
+    done = await run(lambda frame: frame[["job_id"]].assign(result=[np.array([[0.5, 1.0]])]))
+    assert (done.succeeded, (await queue.get(job_id)).result) == (1, "[[0.5,1.0]]")
+
+
+async def test_of_two_things_said_of_one_job_neither_counts(queue: Queue) -> None:
+    ill, well = await fill(queue, 2)
+
+    def handler(frame: Any) -> Any:
+        return pd.DataFrame({"job_id": [ill, ill, well], "error": ["ill", None, None]})
+
+    done = await run(handler)
+    assert (done.succeeded, done.failed) == (1, 1)
+    assert "more than one thing" in str((await queue.get(ill)).error)
+    assert (await queue.get(well)).status is Status.SUCCEEDED
+
+
+async def test_columns_have_their_types_whatever_is_in_them(queue: Queue) -> None:
+    await fill(queue, 1)
+
+    def handler(table: Any) -> None:
+        assert table.schema.field("key").type == pa.string()
+        pc.utf8_length(table["key"])  # has no kernel for a column of nothing
+
+    assert (await run(handler, arrow=True)).succeeded == 1
+
+
+async def test_a_failure_says_first_what_it_is(queue: Queue) -> None:
+    """As a worker's does: its fingerprint is made of the beginning, and what pandas raises has a long trace."""
+    [job_id] = await fill(queue, 1)
+    await run(lambda frame: frame["nowhere"])
+    error = str((await queue.get(job_id)).error)
+    assert error.startswith("KeyError: 'nowhere'")
+    assert "Traceback" in error
+
+
 async def test_a_lease_that_ran_out_is_not_settled(queue: Queue) -> None:
     """The fence: somebody else has the job by then."""
     [lost, kept] = await fill(queue, 2)
@@ -157,20 +198,103 @@ async def test_heartbeats_keep_the_leases_of_a_long_batch(queue: Queue, beats: t
     assert (await queue.get(job_id)).leases == 1
 
 
-async def test_a_job_that_was_asked_to_stop_ends_cancelled(queue: Queue, beats: threading.Semaphore) -> None:
-    [stopped, other] = await fill(queue, 2)
+async def test_a_heartbeat_that_fails_is_not_the_last(
+    queue: Queue, beats: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = await fill(queue, 1)
+    heartbeat, asked = PostgresStore.heartbeat, iter([True])
+
+    async def once(self: PostgresStore, *given: Any) -> Any:
+        if next(asked, False):
+            raise OSError("planted: what a driver says is not always an error of Penstock's")
+        return await heartbeat(self, *given)
+
+    monkeypatch.setattr(PostgresStore, "heartbeat", once)
 
     def handler(frame: Any) -> None:
-        _now(f"UPDATE penstock.lease SET cancel_requested = true WHERE id = '{stopped}'")
-        while beats.acquire(blocking=False):
-            pass
-        for _ in range(2):  # the first may have been on its way already
+        for _ in range(3):
             assert beats.acquire(timeout=60)
 
-    done = await run(handler, lease_seconds=1)
-    assert (done.cancelled, done.succeeded) == (1, 1)
-    assert (await queue.get(stopped)).status is Status.CANCELLED
-    assert (await queue.get(other)).status is Status.SUCCEEDED
+    assert (await run(handler, lease_seconds=2)).succeeded == 1
+    assert (await queue.get(job_id)).leases == 1
+
+
+async def test_work_that_is_done_counts_though_somebody_cancelled_it(queue: Queue) -> None:
+    done, failed = await fill(queue, 2)
+
+    def handler(frame: Any) -> Any:
+        _now("UPDATE penstock.lease SET cancel_requested = true")
+        return pd.DataFrame({"job_id": [done, failed], "result": ["well", None], "error": [None, "ill"]})
+
+    assert await run(handler) == Lane(0, batches=1, leased=2, succeeded=1, cancelled=1)
+    assert (await queue.get(done)).result == '"well"'
+    assert ((await queue.get(failed)).status, (await queue.get(failed)).error) == (Status.CANCELLED, "ill")
+
+
+@pytest.mark.parametrize("verb", ["lease", "settle"])
+async def test_a_store_that_is_away_for_a_while_is_asked_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    [job_id] = await fill(queue, 1)
+    call, away = getattr(PostgresStore, verb), iter([True, True])
+
+    async def twice(self: PostgresStore, *given: Any) -> Any:
+        if next(away, False):
+            raise StoreUnavailable("PostgreSQL", "planted")
+        return await call(self, *given)
+
+    monkeypatch.setattr(PostgresStore, verb, twice)
+    assert await run(squared) == Lane(0, batches=1, leased=1, succeeded=1)
+    assert (await queue.get(job_id)).result == "0"
+
+
+async def test_a_store_that_stays_away_ends_the_lane(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "LONGEST_AWAY_SECONDS", 0.1)
+
+    async def away(self: PostgresStore, *given: Any) -> Any:
+        raise StoreUnavailable("PostgreSQL", "planted")
+
+    monkeypatch.setattr(PostgresStore, "lease", away)
+    with pytest.raises(StoreUnavailable, match="planted"):
+        await _work(0, server_url(), "default", squared, **OPTIONS)
+
+
+async def test_under_a_rate_a_lane_waits_for_its_turn(queue: Queue) -> None:
+    await queue.configure("default", rate=Rate(20, per=1.0))
+    await fill(queue, 8)
+    assert (await run(squared)).succeeded == 8
+
+
+async def test_under_a_limit_a_lane_waits_for_those_who_are_at_work(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.configure("default", max_concurrency=1)
+    await fill(queue, 3)
+    [held] = await queue.lease("default", worker="other", limit=1)
+    until_more, looked = draining._until_more, threading.Event()
+
+    async def told(*given: Any) -> float | None:
+        try:
+            return await until_more(*given)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(draining, "_until_more", told)
+    lane = asyncio.create_task(asyncio.to_thread(work, 0, server_url(), "default", squared, **OPTIONS))
+    assert await asyncio.to_thread(looked.wait, 60)
+    await queue.ack(held)
+    assert (await lane).succeeded == 2
+
+
+async def test_what_nothing_here_will_let_out_is_left(queue: Queue) -> None:
+    """Behind a held job of its ordering key, or paused: somebody has to decide first."""
+    await queue.enqueue("t", ordering_key="k", max_attempts=1, on_exhausted="hold")
+    await queue.enqueue("t", ordering_key="k")
+    done = await run(lambda frame: pd.DataFrame({"job_id": frame["job_id"], "error": "ill"}))
+    assert (done.leased, done.failed) == (1, 1)
+    await queue.pause("default")
+    await queue.enqueue("t")
+    assert await run(squared) == Lane(0)
 
 
 @pytest.mark.spark

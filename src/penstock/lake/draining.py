@@ -7,12 +7,15 @@ starts anew takes new leases; those of the first run out, and their jobs come ba
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from msgspec import Struct
@@ -20,26 +23,35 @@ from msgspec.structs import asdict, fields
 
 from penstock.connecting import connect
 from penstock.core import bounds
-from penstock.core.commands import Beat, Heartbeat, Leased, Settle
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.commands import Heartbeat, Leased, Settle
+from penstock.core.errors import InvalidInput, PenstockError, StoreUnavailable
 from penstock.core.job import Status
 from penstock.queue import Queue
+from penstock.stores.wakeups.polling import Backoff
+from penstock.worker.execution import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.app.penstock import Penstock
 
+Answer = TypeVar("Answer")
+
 Handler = Callable[[Any], Any]
 """From a batch of jobs, a row each, to what became of them.
 
 It is given `job_id, type, key, priority, attempt, created_at` and `payload` (JSON text), as a pandas DataFrame or an Arrow
 table. None answers that all went well. Otherwise it answers with a frame or table of its own, with `job_id` and, as need
-be, `result` (anything that is JSON) and `error` (null where it went well). If it raises, all of the batch have failed.
+be, `result` (anything that is JSON) and `error` (null where it went well), one row a job. If it raises, all of the batch
+have failed. It is not interrupted when somebody cancels a job: done is done, and a failure is then not tried again.
 """
 
 IDLE_SECONDS = 1.0
-COLUMNS = ("job_id", "type", "key", "priority", "attempt", "created_at", "payload")
+SHORTEST_SECONDS = 0.02
+LONGEST_AWAY_SECONDS = 300.0
+"""A store that is away for so long ends a lane: Spark then says why."""
+
+logger = logging.getLogger("penstock.lake")
 
 
 class Lane(Struct, frozen=True):
@@ -70,8 +82,10 @@ def drain(
 ) -> list[Lane]:
     """Work a queue off on the executors of Spark; answers with what each lane did.
 
-    The queue is one of an app's, or of the store that a URL names. A lane ends when there is nothing to lease: jobs that are to run later, such as retries, stay. With until_empty=False
-    lanes wait for more until the Spark job is cancelled. Lanes beyond the number of cores wait for a free one.
+    The queue is one of an app's, or of the store that a URL names. A lane ends when nothing is due any more: jobs that are
+    to run later, such as retries, stay, and so does everything in a queue that is paused. Under a limit it waits for its
+    turn. With until_empty=False lanes wait for more until the Spark job is cancelled. Lanes beyond the number of cores
+    wait for a free one.
     """
     bounds.name("queue", queue)
     bounds.integer("lanes", lanes, 1, 10_000)
@@ -121,101 +135,140 @@ async def _work(
     worker = f"spark:{socket.gethostname()}:{os.getpid()}:{lane}:{uuid4().hex[:8]}"[: bounds.NAME_CHARS]
     done = Lane(lane)
     async with connect(url, tenant=tenant, actor="spark") as door:
+        leased_at = time.monotonic()
         while True:
-            leased = await door.lease(queue, worker=worker, limit=batch_size, lease_seconds=lease_seconds)
+            leased = await _asked(
+                lambda: door.lease(queue, worker=worker, limit=batch_size, lease_seconds=lease_seconds)
+            )
             if leased:
                 done = _sum(done, await _batch(door, leased, handler, lease_seconds, arrow))
-            elif until_empty:
-                return done
-            else:
+                leased_at = time.monotonic()
+            elif not until_empty:
                 await asyncio.sleep(IDLE_SECONDS)
+            elif (pause := await _until_more(door, queue, time.monotonic() - leased_at)) is not None:
+                await asyncio.sleep(pause)
+            else:
+                return done
+
+
+async def _until_more(door: Queue, queue: str, waited_seconds: float) -> float | None:
+    """How long to wait for jobs that are due and that only a limit holds back; None if there are none."""
+    view = await _asked(lambda: door.queue(queue))
+    is_due = view.oldest_run_at is not None and view.oldest_run_at <= await _asked(door.store.now)
+    if not is_due or view.settings.paused:
+        return None
+    rates = [rate.per for rate in (view.settings.rate, view.settings.rate_per_key) if rate is not None]
+    # If no lease came of it for that long it is not the rate: a held job may stop the line of its ordering key.
+    patience = max(rates) + IDLE_SECONDS if rates else 0.0
+    if not view.counts.get(Status.RUNNING, 0) and waited_seconds >= patience:
+        return None
+    turn = await _asked(lambda: door.next_in([queue])) if rates else None
+    seconds = IDLE_SECONDS if turn is None else turn.total_seconds()
+    return min(max(seconds, SHORTEST_SECONDS), IDLE_SECONDS)
+
+
+async def _asked(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """What the store answers; while it is away it is asked again. Leases and settles may be asked for twice."""
+    waits, began = Backoff(Random(), 0.05, 5.0), time.monotonic()
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable as error:
+            pause = next(waits)
+            if time.monotonic() + pause > began + LONGEST_AWAY_SECONDS:
+                raise
+            logger.warning("the store is away, asking again in %.2f s: %s", pause, error)
+            await asyncio.sleep(pause)
 
 
 async def _batch(
     door: Queue, leased: Sequence[Leased], handler: Handler, lease_seconds: float, arrow: bool
 ) -> Lane:
-    stopped: set[str] = set()
-    beating = asyncio.create_task(_beat(door, leased, lease_seconds, stopped))
+    beating = asyncio.create_task(_beat(door, leased, lease_seconds))
     try:
         # In a thread: heartbeats go out however long it takes.
         answers = await asyncio.to_thread(_answers, handler, leased, arrow)
+        settles = [_settle(door, one, answers) for one in leased]
+        settled = await _asked(lambda: door.settle_many(settles))
     finally:
         beating.cancel()
-    settles = [_settle(door, one, answers, one.id in stopped) for one in leased]
-    settled = await door.settle_many(settles)
-    became = [None if isinstance(one, PenstockError) else one.status for one in settled]
-    succeeded, cancelled, lost = (
-        became.count(Status.SUCCEEDED),
-        became.count(Status.CANCELLED),
-        became.count(None),
-    )
+    became = Counter(None if isinstance(one, PenstockError) else one.status for one in settled)
+    succeeded, cancelled, lost = became[Status.SUCCEEDED], became[Status.CANCELLED], became[None]
     return Lane(0, 1, len(leased), succeeded, len(leased) - succeeded - cancelled - lost, cancelled, lost)
 
 
-async def _beat(door: Queue, leased: Sequence[Leased], lease_seconds: float, stopped: set[str]) -> None:
+async def _beat(door: Queue, leased: Sequence[Leased], lease_seconds: float) -> None:
     beats = [Heartbeat(one.id, one.token, None) for one in leased]
-    begun = time.monotonic()
-    for number in range(1, 1_000_000_000):
-        await asyncio.sleep(max(0.0, begun + number * lease_seconds / 3 - time.monotonic()))
+    begun, third = time.monotonic(), lease_seconds / 3
+    for number in count(1):
+        await asyncio.sleep(max(0.0, begun + number * third - time.monotonic()))
         try:
-            answers = await door.store.heartbeat(door.tenant, beats)
-        except PenstockError:
-            continue  # out of reach for now; the leases have two thirds left
-        for one, answer in zip(leased, answers, strict=True):
-            if isinstance(answer, Beat) and answer.cancel_requested:
-                stopped.add(one.id)
+            async with asyncio.timeout(third):
+                await door.store.heartbeat(door.tenant, beats)
+        except Exception as error:
+            # Whatever it was: the leases have two thirds left, and without another beat all of the batch would be lost.
+            logger.warning("%d leases could not be renewed, trying again: %r", len(leased), error)
 
 
-def _answers(handler: Handler, leased: Sequence[Leased], arrow: bool) -> dict[str, dict[str, Any]] | str:
+Answers = Mapping[str, Sequence[Mapping[str, Any]]]
+"""What was said of each job; of those that are there it should be one thing."""
+
+
+def _answers(handler: Handler, leased: Sequence[Leased], arrow: bool) -> Answers | str:
     """What the handler says of each job; or as text what went wrong with all of them."""
     try:
-        given = _frame(leased, arrow)
-        answer = handler(given)
+        answer = handler(_frame(leased, arrow))
         if answer is None:
-            return {one.id: {} for one in leased}
+            return {one.id: [{}] for one in leased}
         rows = answer.to_pylist() if arrow else answer.to_dict("records")
         if any("job_id" not in row for row in rows):
             raise InvalidInput("what the handler answers", "have a column job_id", type(answer).__name__)
-        return {row["job_id"]: {name: _plain(value) for name, value in row.items()} for row in rows}
-    except Exception:
-        return traceback.format_exc()
+        by_job: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            by_job.setdefault(row["job_id"], []).append(row)
+        return by_job
+    except Exception as error:
+        return told(error)
 
 
 def _frame(leased: Sequence[Leased], arrow: bool) -> Any:
     import pyarrow as pa
 
+    # Not left to what is in it: a column without a value would be of no type at all.
+    columns = {
+        "job_id": pa.string(), "type": pa.string(), "key": pa.string(), "priority": pa.int32(), "attempt": pa.int32(),
+        "created_at": pa.timestamp("us", "UTC"), "payload": pa.string(),
+    }  # fmt: skip
     rows = [
         (one.id, one.job.type, one.job.asked.key, one.job.priority, one.job.leases, one.job.created_at, one.job.payload)
         for one in leased
     ]  # fmt: skip
-    table = pa.table(
-        [pa.array(column) for column in zip(*rows, strict=True)],
-        names=list(COLUMNS),
-    )
+    arrays = [
+        pa.array(values, type) for values, type in zip(zip(*rows, strict=True), columns.values(), strict=True)
+    ]
+    table = pa.table(arrays, names=list(columns))
     return table if arrow else table.to_pandas()
 
 
 def _plain(value: Any) -> Any:
     """What pandas gave as Python has it; what it takes for missing is None."""
-    if hasattr(value, "item"):
-        value = value.item()
+    if hasattr(value, "tolist"):  # of numpy: an array, or one value
+        value = value.tolist()
     return None if value is None or (not isinstance(value, dict | list | str) and value != value) else value
 
 
-def _settle(door: Queue, one: Leased, answers: dict[str, dict[str, Any]] | str, is_stopped: bool) -> Settle:
-    if is_stopped:
-        return door.discarded(one)
+def _settle(door: Queue, one: Leased, answers: Answers | str) -> Settle:
     if isinstance(answers, str):
         return door.nacked(one, answers)
-    if one.id not in answers:
-        return door.nacked(one, "the handler has said nothing of this job")
-    answer = answers[one.id]
-    if answer.get("error") is not None:
-        return door.nacked(one, answer["error"])
+    said = answers.get(one.id, ())
+    if len(said) != 1:
+        much = "more than one thing" if said else "nothing"
+        return door.nacked(one, f"the handler has said {much} of this job")
     try:
-        return door.acked(one, answer.get("result"))
-    except PenstockError as error:
-        return door.nacked(one, error)
+        error = _plain(said[0].get("error"))
+        return door.acked(one, _plain(said[0].get("result"))) if error is None else door.nacked(one, error)
+    except Exception as error:  # what cannot be told of this job is no reason to fail the others
+        return door.nacked(one, told(error))
 
 
 def _sum(one: Lane, other: Lane) -> Lane:

@@ -98,7 +98,7 @@ def failed(error: BaseException, logs: Logs | None = None) -> Ending:
         case BadArguments() | BadResult():
             return Ending(How.NACK, error=_said(error), retry=False, logs=kept)
         case _:
-            return Ending(How.NACK, error=_told(error), logs=kept)
+            return Ending(How.NACK, error=told(error), logs=kept)
 
 
 class BadArguments(Exception):
@@ -133,7 +133,7 @@ def _said(error: BaseException) -> str:
     return bounds.error_text(error)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """An exception as people want to read it: what it is first, then where it came from, both within the bounds."""
     try:
         lines = traceback.format_exception(error)
