@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from penstock.core.job import Status
-from penstock.queue import Queue
+import pytest
+
+from penstock.core.job import JobId, Status
+from penstock.queue import Queue, new_id
 from penstock.testing import START, FakeClock
 
 HOUR_AGO = START - timedelta(hours=1)
@@ -133,3 +135,44 @@ class TestOrder:
         first, second = await queue.enqueue("email.send"), await queue.enqueue("email.send")
         await queue.cancel(first.id)
         assert [job.id for job in await queue.lease(worker="w1", limit=2)] == [second.id]
+
+
+class TestAnIdUsedAnew:
+    """A job has left, and its id is another's, who asked for the same moment: nothing of the first may speak for it."""
+
+    @pytest.fixture
+    async def reused(self, queue: Queue, clock: FakeClock) -> JobId:
+        await queue.configure("a", retention_seconds=0, max_concurrency_per_key=2)
+        reused, due = new_id(), clock.now()
+        await queue.enqueue("t", id=reused, queue="a", run_at=due, key="k", ordering_key="o", priority=5)
+        await queue.enqueue("t", queue="a", run_at=due, key="k", ordering_key="o")
+        await queue.cancel(reused)
+        clock.advance(seconds=1)
+        await queue.sweep(limit=10)
+        return reused
+
+    @pytest.mark.parametrize("ordering_key", [None, "o", "another"])
+    async def test_in_another_queue_it_is_leased_there(
+        self, queue: Queue, clock: FakeClock, reused: JobId, ordering_key: str | None
+    ) -> None:
+        due = clock.now() - timedelta(seconds=1)
+        await queue.enqueue("t", id=reused, queue="b", run_at=due, ordering_key=ordering_key)
+        assert reused not in [one.id for one in await queue.lease("a", worker="w", limit=10)]
+        assert [one.id for one in await queue.lease("b", worker="w", limit=10)] == [reused]
+
+    async def test_with_another_priority_it_has_its_new_place(
+        self, queue: Queue, clock: FakeClock, reused: JobId
+    ) -> None:
+        due = clock.now() - timedelta(seconds=1)
+        await queue.enqueue("t", id=reused, queue="a", run_at=due, key="k", priority=-5)
+        assert [one.job.priority for one in await queue.lease("a", worker="w", limit=10)] == [0, -5]
+
+    async def test_with_another_key_that_keys_limit_counts(
+        self, queue: Queue, clock: FakeClock, reused: JobId
+    ) -> None:
+        due = clock.now() - timedelta(seconds=1)
+        for _ in range(2):
+            await queue.enqueue("t", queue="a", run_at=due, key="other", priority=9)
+        await queue.enqueue("t", id=reused, queue="a", run_at=due, key="other", priority=5)
+        leased = await queue.lease("a", worker="w", limit=10)
+        assert [one.job.asked.key for one in leased] == ["other", "other", "k"]

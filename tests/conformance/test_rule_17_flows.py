@@ -514,3 +514,12 @@ class TestFlows:
         for _ in range(2):
             await queue.sweep()
         assert (await queue.find()).jobs == ()
+
+    async def test_a_parent_that_is_leased_with_its_child_is_running_to_it(self, queue: Queue) -> None:
+        parent = await enqueue(queue)
+        child = await enqueue(queue, parent, on_parent_failure="run", priority=1)
+        await fail(queue, parent)
+        await queue.redrive(parent)
+        first, second = await queue.lease(worker="w1", limit=2)
+        assert (first.id, second.id) == (child, parent)
+        assert [one.status for one in first.parents] == [Status.RUNNING]

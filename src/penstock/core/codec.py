@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NewType
 
 from msgspec import Struct
@@ -83,18 +83,27 @@ def fingerprint(asked: NewJob) -> str:
             continue
         value = getattr(asked, field)
         if field in ("payload", "headers") and value is not None:
-            value = decode(value)
-        if field == "headers" and value is not None:
+            value = _decoded(value)
+        if field == "headers" and isinstance(value, dict):
             value = {name: told for name, told in value.items() if name not in TRACE_HEADERS} or None
         body[field] = plain(value)
     return hashlib.sha256(_canonical.encode(body).encode()).hexdigest()
+
+
+def _decoded(text: JsonText) -> object:
+    # Never an error: what came by no door that checks it would stop everyone who applies a log.
+    try:
+        return decode(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def plain(value: object) -> object:
     """A value of core as JSON can say it."""
     match value:
         case datetime():
-            return value.isoformat()
+            # In UTC: whoever reads a moment back from a store has it so, whoever asked perhaps not.
+            return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat()
         case timedelta():
             return value / timedelta(microseconds=1)
         case Struct():

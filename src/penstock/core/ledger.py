@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 from penstock.core import lifecycle
 from penstock.core.catalogue import Catalogue
@@ -59,7 +60,7 @@ class Ledger:
         lane = self.lanes.get(queue)
         if lane is None:
             lane = self.lanes[queue] = self._lane_class(queue, self.jobs)
-            self.ended[queue] = Timers(self._may_leave)
+            self.ended[queue] = Timers(partial(self._may_leave, queue))
         return lane
 
     def note(self, name: str, record: Record, kind: str = "job") -> None:
@@ -216,6 +217,11 @@ class Ledger:
             and job.status in (Status.WAITING, Status.QUEUED)
         )
 
-    def _may_leave(self, at: datetime, job_id: JobId) -> bool:
+    def _may_leave(self, queue: str, at: datetime, job_id: JobId) -> bool:
         job = self.jobs.get(job_id)
-        return job is not None and job.ended_at == at and job.status in (Status.SUCCEEDED, Status.CANCELLED)
+        return (
+            job is not None
+            and job.ended_at == at
+            and job.status in (Status.SUCCEEDED, Status.CANCELLED)
+            and job.asked.queue == queue
+        )

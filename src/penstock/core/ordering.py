@@ -199,7 +199,7 @@ class Lane:
             job = self._jobs.get(entry[3])
             if (
                 job is not None
-                and self._may_be_first(job, entry[2], now)
+                and self._may_be_first(job, group, entry[0], entry[2], now)
                 and group.heap[0].job_id == job.id
                 and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
             ):
@@ -271,13 +271,13 @@ class Lane:
             return None
         found: bool | None = False
         for entry in self._rotation:
-            _, _, run_at, job_id, _, group = entry
+            rank, _, run_at, job_id, _, group = entry
             if entry is not group.entry:
                 continue  # another stands for its group by now
             job = self._jobs.get(job_id)
             if (
                 job is not None
-                and self._may_be_first(job, run_at, now)
+                and self._may_be_first(job, group, rank, run_at, now)
                 and group.heap[0].job_id == job_id
                 and (self.settings.rate_per_key is None or self._group_barred(group, now) is None)
             ):
@@ -384,12 +384,12 @@ class Lane:
         heap = group.heap
         while heap:
             job = self._jobs.get(heap[0].job_id)
-            if job is not None and self._may_be_first(job, heap[0].run_at, now):
+            if job is not None and self._may_be_first(job, group, heap[0].rank, heap[0].run_at, now):
                 break
             heappop(heap)
             if (
                 job is not None
-                and job.status is Status.QUEUED
+                and self._is_queued(job.run_at, job.id)
                 and job.run_at > now
                 and self._is_admitted(job)
             ):
@@ -449,7 +449,7 @@ class Lane:
     def _admit(self, ordering_key: str, order: Order, now: datetime) -> None:
         """Let the first job of an ordering key in, if none of them runs."""
         heap = order.heap
-        while heap and not self._in_order(heap[0][1]):
+        while heap and not self._in_order(ordering_key, *heap[0]):
             heappop(heap)
         if not heap:
             del self._orders[ordering_key]
@@ -472,25 +472,42 @@ class Lane:
             order.admitted = None
         self._admit(ordering_key, order, now)
 
-    def _in_order(self, job_id: JobId) -> bool:
+    # An id may be another job's by now: its own left the store, and somebody enqueued it anew, in another queue perhaps.
+
+    def _in_order(self, ordering_key: str, scheduled_at: datetime, job_id: JobId) -> bool:
         job = self._jobs.get(job_id)
-        return job is not None and job.status in _IN_ORDER
+        return (
+            job is not None
+            and job.status in _IN_ORDER
+            and job.asked.ordering_key == ordering_key
+            and job.asked.queue == self.name
+            and job.scheduled_at == scheduled_at
+        )
 
     def _is_queued(self, run_at: datetime, job_id: JobId) -> bool:
         job = self._jobs.get(job_id)
-        return job is not None and job.status is Status.QUEUED and job.run_at == run_at
+        return (
+            job is not None
+            and job.status is Status.QUEUED
+            and job.run_at == run_at
+            and job.asked.queue == self.name
+        )
 
     def _is_admitted(self, job: Job) -> bool:
         ordering_key = job.asked.ordering_key
         return ordering_key is None or self._orders[ordering_key].admitted == job.id
 
-    def _may_be_first(self, job: Job, run_at: datetime, now: datetime) -> bool:
-        """Whether an entry made for this run_at still stands for a job that may be leased."""
+    def _may_be_first(self, job: Job, group: Group, rank: int, run_at: datetime, now: datetime) -> bool:
+        """Whether an entry made for this rank and run_at still stands for a job that may be leased."""
+        asked = job.asked
         return (
             job.status is Status.QUEUED
             and job.run_at == run_at
             and run_at <= now
-            and (job.asked.ordering_key is None or self._is_admitted(job))
+            and asked.queue == self.name
+            and asked.key == group.key
+            and asked.priority == -rank
+            and (asked.ordering_key is None or self._is_admitted(job))
         )
 
     def _compact(self, now: datetime) -> None:
@@ -503,5 +520,5 @@ class Lane:
                 {entry for entry in group.heap if self._is_queued(entry.run_at, entry.job_id)}
             )
             self._list(group, now)  # a sorted list is a heap
-        for order in self._orders.values():
-            order.heap = sorted({entry for entry in order.heap if self._in_order(entry[1])})
+        for ordering_key, order in self._orders.items():
+            order.heap = sorted({entry for entry in order.heap if self._in_order(ordering_key, *entry)})
