@@ -8,6 +8,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from penstock.core.bounds import LONGEST_SECONDS
 from penstock.core.clock import Clock
 from penstock.core.errors import EntryConflict, PenstockError
 from penstock.core.job import Change
@@ -98,7 +99,8 @@ class MemoryRegistry:
         if spend.cost > remains:
             return Spent(False, remains, (spend.cost - remains) / spend.rate)
         remains -= spend.cost
-        full_at = now + timedelta(seconds=(spend.burst - remains) / spend.rate)
+        seconds = min((spend.burst - remains) / spend.rate, LONGEST_SECONDS)
+        full_at = now + timedelta(seconds=seconds)
         self._allowances[tenant, spend.name] = Allowance(remains, now, full_at)
         return Spent(True, remains, 0.0)
 

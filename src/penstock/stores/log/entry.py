@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import astuple, fields
 
 from penstock.core.commands import (
@@ -35,6 +35,7 @@ from penstock.core.commands import (
     Release,
     Snooze,
 )
+from penstock.core.errors import InvalidInput
 from penstock.core.job import NewJob
 from penstock.core.registry import Insight, PutEntry, Spend
 from penstock.core.settings import QueueSettings
@@ -98,11 +99,14 @@ def _twin(of: type[Struct], **options: Any) -> Any:
 
 
 _ORIGINALS: dict[type[Struct], type[Struct]] = {}
+_Moment = Annotated[datetime, Meta(tz=True)]
 
 
 def _kept(type: Any) -> Any:
     """A type that takes what a field's type takes, and leaves numbers alone."""
     origin, args = get_origin(type), get_args(type)
+    if type is datetime:
+        return _Moment
     if type is float or (origin is Annotated and args[0] is float):
         return int | float
     if origin in (Union, UnionType):
@@ -121,18 +125,22 @@ class _Rows(NamedTuple):
 
     code: int
     pack: Callable[[Sequence[Any]], Any]
-    unpack: Callable[[Raw], Sequence[Any]]
+    decode: Callable[[bytes | Raw], Any]
+    """Whether they can be read shows here."""
+    unpack: Callable[[Any], Sequence[Any]]
+    """From what was decoded to commands."""
 
 
 def _commands(code: int, of: type[Struct]) -> _Rows:
     decode = msgspec.msgpack.Decoder(list[_twin(of, array_like=True)]).decode  # type: ignore[misc]
-    return _Rows(code, lambda given: [astuple(one) for one in given], lambda raw: [*map(_asked, decode(raw))])
+    return _Rows(
+        code, lambda given: [astuple(one) for one in given], decode, lambda rows: [*map(_asked, rows)]
+    )
 
 
 def _plain(code: int, type: Any) -> _Rows:
     """What needs no rows of its own."""
-    decode = msgspec.msgpack.Decoder(type).decode
-    return _Rows(code, lambda given: given, lambda raw: decode(raw))
+    return _Rows(code, lambda given: given, msgspec.msgpack.Decoder(type).decode, lambda given: given)
 
 
 _SETTLES: dict[str, type[Struct]] = {"a": Ack, "n": Nack, "r": Release, "s": Snooze, "d": Discard}
@@ -145,7 +153,8 @@ def _settles(code: int) -> _Rows:
     return _Rows(
         code,
         lambda given: [(_SETTLE_TAGS[type(one)], *astuple(one)) for one in given],
-        lambda raw: [*map(_asked, decode(raw))],
+        decode,
+        lambda rows: [*map(_asked, rows)],
     )
 
 
@@ -161,17 +170,14 @@ class _ConfigureRow(Struct, array_like=True, frozen=True):
 
 
 def _configures(code: int) -> _Rows:
-    decode = msgspec.msgpack.Decoder(list[_ConfigureRow]).decode
-
-    def unpack(raw: Raw) -> Sequence[ConfigureQueue]:
-        return [
-            ConfigureQueue(row.queue, _changes(row.changes), row.actor, row.reason) for row in decode(raw)
-        ]
-
+    rows = msgspec.msgpack.Decoder(list[_ConfigureRow]).decode
     return _Rows(
         code,
         lambda given: [(one.queue, list(one.changes.items()), one.actor, one.reason) for one in given],
-        unpack,
+        lambda raw: [
+            ConfigureQueue(row.queue, _changes(row.changes), row.actor, row.reason) for row in rows(raw)
+        ],
+        lambda given: given,
     )
 
 
@@ -200,16 +206,26 @@ ROWS: dict[str, _Rows] = {
     "pass_on": _commands(18, Fire),
     "deliver": _commands(19, NewJob),
 }
-_BY_CODE = {rows.code: (verb, rows.unpack) for verb, rows in ROWS.items()}
+_BY_CODE = {rows.code: (verb, rows) for verb, rows in ROWS.items()}
 
 
 # ── Entries ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def write(verb: str, tenant: str, given: Sequence[Any]) -> Written:
-    """A call and its bytes; it is encoded this once."""
+    """A call and its bytes; it is encoded this once.
+
+    What nobody could read back is refused: in the log it would stop everyone, for ever. The look costs 0.6 µs.
+    """
     rows = ROWS[verb]
-    return Written(Op(verb, tenant, given), _encode((rows.code, tenant, rows.pack(given))))
+    try:
+        packed = _encode(rows.pack(given))
+        rows.decode(packed)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, KeyError) as error:
+        raise InvalidInput(
+            f"what is given to {verb}", f"be of the types it takes ({error})", given
+        ) from error
+    return Written(Op(verb, tenant, given), _encode((rows.code, tenant, Raw(packed))))
 
 
 def entry(writer: bytes, batch: int, ts: datetime, ops: Iterable[bytes]) -> bytes:
@@ -262,5 +278,5 @@ def read(log: str, number: int, data: bytes) -> LogEntry | None:
 
 
 def _op(code: int, tenant: str, rows: Raw) -> Op:
-    verb, unpack = _BY_CODE[code]
-    return Op(verb, tenant, unpack(rows))
+    verb, how = _BY_CODE[code]
+    return Op(verb, tenant, how.unpack(how.decode(rows)))
