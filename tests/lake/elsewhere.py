@@ -19,7 +19,26 @@ def wrote_and_read(spark: Any, url: str) -> None:
     jobs = spark.read.format("penstock").options(url=url, pushdown="true").load("jobs")
     events = spark.read.format("penstock").options(url=url).load()
     found = {"jobs": jobs.count(), "filtered": jobs.where("priority = 3").count(), "events": events.count()}
-    print(json.dumps(found))
+    print(json.dumps({**found, "streamed": followed(spark, url), "rejected": rejected(spark, url)}))
+
+
+def followed(spark: Any, url: str) -> int:
+    stream = spark.readStream.format("penstock").options(url=url, maxRowsPerBatch="30").load()
+    query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+    query.awaitTermination()
+    return int(spark.table("seen").count())
+
+
+def rejected(spark: Any, url: str) -> list[int]:
+    """The numbers of the rows that were written down, which two tasks did."""
+    rows = spark.range(0, 20, 1, 2).selectExpr("id AS n", "if(id % 5 = 0, 'oops', '{}') AS payload")
+    place = Path("rejected").absolute()
+    where = {"onBadRows": "report", "rejectedPath": place.as_uri()}
+    writing = rows.write.format("penstock").options(url=url, keyColumns="n", type="t", queue="ill", **where)
+    writing.mode("append").save()
+    files = list(place.glob("*/part-*.jsonl"))
+    assert len(files) == 2
+    return sorted(json.loads(line)["row"]["n"] for file in files for line in file.read_text().splitlines())
 
 
 def streamed(spark: Any, url: str, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from penstock.lake.source import postgres
 from penstock.lake.source.asking import asked, open_reader
 from penstock.lake.source.filters import Condition, translated
 from penstock.lake.source.reading import PushdownReader, Reader, reader
+from penstock.lake.source.writing import writer
 
 Rows = list[dict[str, Any]]
 
@@ -172,6 +174,7 @@ class TestAsking:
         yesterday, tomorrow = str(today - timedelta(days=1)), str(today + timedelta(days=1))
         assert len(read(options={"from": yesterday, "to": tomorrow})) == 1
         assert read(options={"to": yesterday}) == [] == read(options={"from": tomorrow})
+        assert len(read(options={"from": "0001-01-01", "to": "9999-12-31"})) == 1
 
     async def test_only_the_columns_asked_for(self, queue: Queue) -> None:
         await queue.enqueue("t", priority=7)
@@ -202,6 +205,12 @@ class TestAsking:
         [
             ({"table": "nothing"}, "table must be one of events"),
             ({"from": "soon"}, "from must be a day"),
+            ({"from": "2031-01-02", "to": "2031-01-01"}, "to must not be before from, which is 2031-01-02"),
+            ({"table": "queues", "from": "2031-01-01"}, "from must be given for events, jobs, attempts"),
+            (
+                {"table": "schedules", "to": "2031-01-01"},
+                "to must be given for .*: schedules are as they stand",
+            ),
             ({"partitions": "0"}, "partitions must be a whole number"),
         ],
     )
@@ -281,7 +290,32 @@ class TestPushdown:
 async def test_the_url_may_carry_what_only_penstock_knows(queue: Queue) -> None:
     await queue.enqueue("t")
     url = server_url()
-    pooled = f"{url}{'&' if '?' in url else '?'}pooled=true"
+    theirs = f"{url}{'&' if '?' in url else '?'}pooled=true&options=-c%20statement_timeout%3D5s"
     ask = asked({"table": "jobs"})
-    found = open_reader(pooled)
+    found = open_reader(theirs)
     assert sum(batch.num_rows for one in found.slices(ask, 1) for batch in found.read(ask, one)) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("postgresql:///penstock?host=/run/db", "postgresql:///penstock?host=/run/db"),
+        ("postgresql:///penstock?pooled=true&host=/run/db", "postgresql:///penstock?host=/run/db"),
+        ("postgres://u:a%20b@h/d?application_name=My%20App&pooled=true", "postgres://u:a%20b@h/d?application_name=My%20App"),
+        ("postgresql://h/d?pooled=true", "postgresql://h/d"),
+    ],
+)  # fmt: skip
+def test_the_rest_of_the_url_stays_to_the_letter(url: str, plain: str) -> None:
+    assert postgres.plain_url(url) == plain
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:hunter%2@h/d", "postgresql://u:h@h/d?pass%2Fword=hunter&x%=1"]
+)
+def test_a_url_that_postgresql_cannot_read_is_refused_by_the_driver_and_not_repeated(url: str) -> None:
+    schema = SimpleNamespace(names=["n"])
+    for opens in (open_reader, lambda url: writer(url, {"type": "t", "keyColumns": "n"}, schema, False)):
+        with pytest.raises(InvalidInput, match="url must be one that PostgreSQL's library reads") as refused:
+            opens(url)
+        assert "hunter" not in repr(refused.value.facts)
+        assert refused.value.__context__ is None, "which would be shown with it"

@@ -240,8 +240,11 @@ async def test_it_works_elsewhere(kind: str, queue: Queue, tmp_path: Path) -> No
     need_spark()
     done = elsewhere(kind, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"jobs": 50, "filtered": 10, "events": 50}
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "jobs": 50, "filtered": 10, "events": 50, "streamed": 50, "rejected": [0, 5, 10, 15],
+    }  # fmt: skip
     assert (await queue.queue("far")).counts[Status.QUEUED] == 50
+    assert (await queue.queue("ill")).counts[Status.QUEUED] == 16
 
 
 @pytest.mark.long

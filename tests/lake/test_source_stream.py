@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import asyncpg
@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason=WITHOUT)
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.lake.source import postgres
+from penstock.lake.source import logs, postgres
 from penstock.lake.source.asking import Offset
 from penstock.lake.source.reading import StreamReader, stream_reader
 
@@ -199,6 +199,45 @@ class TestRefused:
             one.latestOffset(place, ReadAllAvailable())
         with pytest.raises(InvalidInput, match="has left the database unread"):
             [list(one.read(part)) for part in parts]
+
+    @pytest.mark.parametrize(
+        "asks",
+        [
+            lambda place: stream().initialOffset(),
+            lambda place: stream().latestOffset(place, ReadAllAvailable()),
+            lambda place: stream().prepareForTriggerAvailableNow(),
+        ],
+        ids=["begins", "goes on", "reads what there is"],
+    )
+    async def test_a_database_that_was_loaded_from_a_dump(
+        self, queue: Queue, caller: Any, asks: Callable[[Offset], Any]
+    ) -> None:
+        place = stream().initialOffset()
+        ahead = "UPDATE penstock.job SET xid = xid {} 1000000"
+        await caller.execute(ahead.format("+"))
+        try:
+            with pytest.raises(InvalidInput, match="run penstock migrate, which stamps it anew"):
+                asks(place)
+        finally:
+            await caller.execute(ahead.format("-"))
+
+    async def test_a_first_batch_planned_again_after_history_has_left(
+        self, queue: Queue, caller: Any
+    ) -> None:
+        """Spark keeps where a batch ends. Where the first began it asks anew."""
+        one = stream()
+        end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+        assert len(told(one, stream().initialOffset(), end)) == 1
+        await caller.execute("DELETE FROM penstock.job")
+        again = stream()
+        with pytest.raises(InvalidInput, match="has left the database unread"):
+            again.partitions(again.initialOffset(), end)
+
+    def test_a_first_batch_of_a_log_planned_again_after_history_has_left(self) -> None:
+        feed = logs._Feed("f", 5, 10, "0", "log")
+        feed.check_between(feed.offset(0, 5), feed.offset(8, 5))
+        with pytest.raises(InvalidInput, match="has left the log unread"):
+            feed.check_between(feed.offset(0, 5), feed.offset(8, 2))
 
     async def test_what_is_no_offset(self, queue: Queue) -> None:
         with pytest.raises(InvalidInput, match="hold offsets of this source"):

@@ -45,6 +45,11 @@ async def queue() -> AsyncIterator[Queue]:
         yield queue
 
 
+@pytest.fixture
+def report(tmp_path: Path) -> dict[str, str]:
+    return {"onBadRows": "report", "rejectedPath": str(tmp_path / "rejected")}
+
+
 def writes(table: pa.Table, **options: str) -> Writer:
     return writer(server_url(), {"type": "t", **options}, Schema(*table.column_names), False)
 
@@ -130,6 +135,38 @@ class TestOnce:
         assert len(await jobs(queue)) == 10
         assert write(numbers(30), keyColumns="n") == Wrote(made=20, known=10)
 
+    @pytest.mark.parametrize("keys", [{"keyColumns": "n"}, {}], ids=["keyColumns", "idempotency_key"])
+    async def test_nothing_is_left_of_a_slice_with_a_row_that_is_refused_by_itself(
+        self, queue: Queue, keys: dict[str, str]
+    ) -> None:
+        """Nine that concern nobody, or that come with a key that others may have, and one with a parent that is not there."""
+        rows = pa.table(
+            {
+                "n" if keys else "idempotency_key": [str(n) for n in range(10)],
+                "parents": pa.array([None] * 9 + [[queue.new("t").id]], pa.list_(pa.string())),
+            }
+        )
+        with pytest.raises(BadRows, match=r"nothing of the slice .* which does not exist"):
+            write(rows, **keys)
+        assert await jobs(queue) == []
+        assert write(rows.slice(0, 9), **keys) == Wrote(made=9)
+
+    async def test_rows_that_lock_keys_end_a_slice_when_they_are_many(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writing, "MOST_LOCKED", 3)
+        asked = ["a", None, "b", None, "c", None, "d", "e"]
+        missing = pa.array([None] * 7 + [[queue.new("t").id]], pa.list_(pa.string()))
+        rows = pa.table({"n": list(range(8)), "unique_key": asked, "parents": missing})
+        with pytest.raises(BadRows, match="nothing of the slice that holds them"):
+            write(rows, keyColumns="n")
+        assert sorted(job.asked.unique_key or "" for job in await jobs(queue)) == ["", "", "", "a", "b", "c"]
+
+    async def test_a_row_may_have_parents_in_its_own_slice(self, queue: Queue) -> None:
+        root, child = queue.new("t").id, queue.new("t").id
+        rows = pa.table({"id": [child, root], "parents": pa.array([[root], None], pa.list_(pa.string()))})
+        assert write(rows) == Wrote(made=2)
+
     async def test_a_key_is_remembered_for_as_long_as_is_said(self, queue: Queue) -> None:
         write(numbers(1), keyColumns="n", keySeconds=str(30 * 86_400))
         [job] = await jobs(queue)
@@ -155,13 +192,13 @@ class TestOnce:
             write(pa.table({"id": ids[:1], "priority": [9]}))
 
     async def test_an_id_twice_in_one_slice_is_one_job_and_another_body_is_refused(
-        self, queue: Queue
+        self, queue: Queue, report: dict[str, str]
     ) -> None:
         ids = [queue.new("t").id for _ in range(2)]
         rows = pa.table({"id": [*ids, *ids], "priority": [1, 2, 1, 3]})
         with pytest.raises(BadRows, match=r"1 rows are no jobs.*a different job already has the id"):
             write(rows)
-        wrote = write(rows, onBadRows="report")
+        wrote = write(rows, **report)
         assert (wrote.made, wrote.known, wrote.rejected) == (2, 1, 1)
 
     async def test_numbers_that_are_none_are_keys_apart(self, queue: Queue) -> None:
@@ -177,7 +214,9 @@ class TestOnce:
         assert write(numbers(1).drop_columns("n"), allowDuplicates="true").made == 1
 
     @pytest.mark.parametrize("keys", [{"keyColumns": "n,m"}, {}], ids=["keyColumns", "idempotency_key"])
-    async def test_a_row_that_has_none_is_no_job(self, queue: Queue, keys: dict[str, str]) -> None:
+    async def test_a_row_that_has_none_is_no_job(
+        self, queue: Queue, keys: dict[str, str], report: dict[str, str]
+    ) -> None:
         names = (
             {"n": ["a", None, None, None], "m": [None, "b", None, None]}
             if keys
@@ -186,8 +225,8 @@ class TestOnce:
         rows = pa.table({name: pa.array(values, pa.string()) for name, values in names.items()})
         with pytest.raises(BadRows, match=r"2 rows are no jobs.*given in each row, one of them at least"):
             write(rows, **keys)
-        assert write(rows, onBadRows="report", **keys).made == 2
-        again = write(rows, onBadRows="report", **keys)
+        assert write(rows, **report, **keys).made == 2
+        again = write(rows, **report, **keys)
         assert (again.made, again.known, again.rejected) == (0, 2, 2)
         if not keys:
             assert write(rows, allowDuplicates="true") == Wrote(made=2, known=2)
@@ -332,21 +371,34 @@ class TestBadRows:
         assert json.loads(line)["row"] == {"n": 2, "payload": "oops"}
         assert "payload must be JSON" in json.loads(line)["reason"]
 
+    async def test_what_json_has_no_word_for_is_written_down_too(
+        self, queue: Queue, tmp_path: Path, report: dict[str, str]
+    ) -> None:
+        days = pa.array([[(AT.date(), nan)]], pa.map_(pa.date32(), pa.float64()))
+        rows = pa.table({"n": [1.5], "headers": days, "key": pa.array([b"\xff"])})
+        assert write(rows, keyColumns="n", **report).rejected == 1
+        [file] = (tmp_path / "rejected").glob("*/*.jsonl")
+        row = json.loads(file.read_text(), parse_constant=pytest.fail)["row"]
+        assert row == {"n": 1.5, "headers": {"2031-05-06": "nan"}, "key": "b'\\xff'"}
+
     async def test_they_are_told_to_whoever_runs_the_write(
-        self, queue: Queue, caplog: pytest.LogCaptureFixture
+        self, queue: Queue, caplog: pytest.LogCaptureFixture, report: dict[str, str]
     ) -> None:
         rows = pa.table({"n": [1], "payload": ["oops"]})
-        one = writes(rows, keyColumns="n", onBadRows="report")
+        one = writes(rows, keyColumns="n", **report)
         one.commit([one.write(iter(rows.to_batches())), None])
-        assert "1 rows are no jobs; the first: payload must be JSON" in caplog.text
+        assert f"1 rows are no jobs; all of them are in {report['rejectedPath']}/{one.load}" in caplog.text
+        assert "; the first: payload must be JSON" in caplog.text
 
-    async def test_a_key_that_came_with_another_body_is_refused(self, queue: Queue) -> None:
+    async def test_a_key_that_came_with_another_body_is_refused(
+        self, queue: Queue, report: dict[str, str]
+    ) -> None:
         write(numbers(1), keyColumns="n")
         other = pa.table({"n": [0, 1], "payload": ["[]", "[]"]})
         with pytest.raises(BadRows, match="with a different body"):
             write(other, keyColumns="n")
         assert len(await jobs(queue)) == 1
-        wrote = write(other, keyColumns="n", onBadRows="report")
+        wrote = write(other, keyColumns="n", **report)
         assert (wrote.made, wrote.rejected) == (1, 1)
 
     async def test_a_parent_that_is_not_there_is_refused(self, queue: Queue) -> None:
@@ -361,6 +413,7 @@ class TestBadRows:
             (["n"], {"keyColumns": "m"}, "keyColumns must be columns of the rows"),
             (["n", "id"], {"keyColumns": "n"}, "not be given with a column id"),
             (["n"], {"keyColumns": "n", "onBadRows": "ignore"}, "be fail or report"),
+            (["n"], {"keyColumns": "n", "onBadRows": "report"}, "rejectedPath must say where"),
             (["n"], {"keyColumns": "n", "type": ""}, "type must be a column of the rows"),
             (["n"], {"keyColumns": "n", "tenant": "a b"}, "tenant must be"),
         ],

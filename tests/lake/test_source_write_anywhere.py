@@ -54,6 +54,10 @@ async def write(url: str, table: pa.Table, **options: str) -> Wrote:
     return await asyncio.to_thread(wrote)  # as Spark calls it: where no event loop is at work
 
 
+def report(folder: Path) -> dict[str, str]:
+    return {"onBadRows": "report", "rejectedPath": str(folder / "bad")}
+
+
 async def asked(url: str, ask: Callable[[Queue], Coroutine[Any, Any, Any]]) -> Any:
     async with connect(url, tenant="t", actor="test") as queue:
         return await ask(queue)
@@ -87,12 +91,11 @@ async def test_what_is_no_job_fails_the_write_before_anything_of_its_slice_is_in
     assert await payloads(url, "a") == []
 
 
-async def test_bad_rows_are_reported_and_written_down_if_asked_for(url: str, tmp_path: Path) -> None:
+async def test_bad_rows_are_written_down_if_asked_for(url: str, tmp_path: Path) -> None:
     """One that no enqueue takes, and one that the store refuses: its key came before with another payload."""
     await write(url, pa.table({"n": [2], "payload": ['{"n": 9}']}), tenant="t", queue="a", keyColumns="n")
     rows = pa.table({"n": [0, 1, 2], "payload": ['{"n": 0}', "oops", '{"n": 2}']})
-    where = {"onBadRows": "report", "rejectedPath": str(tmp_path / "bad")}
-    wrote = await write(url, rows, tenant="t", queue="a", keyColumns="n", **where)
+    wrote = await write(url, rows, tenant="t", queue="a", keyColumns="n", **report(tmp_path))
     assert (wrote.made, wrote.known, wrote.rejected) == (1, 0, 2)
     assert await payloads(url, "a") == [0, 9]
     [file] = (tmp_path / "bad").glob("*/part-*.jsonl")
@@ -103,15 +106,19 @@ async def test_bad_rows_are_reported_and_written_down_if_asked_for(url: str, tmp
     ]
 
 
-async def test_a_store_that_refuses_a_row_fails_the_write_which_may_be_repeated(url: str) -> None:
+async def test_a_store_that_refuses_a_row_fails_the_write_which_may_be_repeated(
+    url: str, tmp_path: Path
+) -> None:
     await write(url, pa.table({"n": [1], "payload": ['{"n": 9}']}), tenant="t", queue="a", keyColumns="n")
     with pytest.raises(BadRows, match=r"all others of their slice were written.*with a different body"):
         await write(url, numbers(3), tenant="t", queue="a", keyColumns="n")
-    wrote = await write(url, numbers(3), tenant="t", queue="a", keyColumns="n", onBadRows="report")
+    wrote = await write(url, numbers(3), tenant="t", queue="a", keyColumns="n", **report(tmp_path))
     assert (wrote.made, wrote.known, wrote.rejected) == (0, 2, 1)
 
 
-async def test_a_queue_that_is_full_ends_the_write_and_is_no_fault_of_its_rows(url: str) -> None:
+async def test_a_queue_that_is_full_ends_the_write_and_is_no_fault_of_its_rows(
+    url: str, tmp_path: Path
+) -> None:
     """Only a service holds to it."""
     if not url.startswith("http"):
         pytest.skip("a limit of the service")
@@ -126,9 +133,9 @@ async def test_a_queue_that_is_full_ends_the_write_and_is_no_fault_of_its_rows(u
 
     await until(is_full)
     held = await payloads(url, "a")
-    for how in ("fail", "report"):
+    for how in ({"onBadRows": "fail"}, report(tmp_path)):
         with pytest.raises(Overloaded, match="queue a is full"):
-            await write(url, numbers(9), tenant="t", queue="a", keyColumns="n", onBadRows=how)
+            await write(url, numbers(9), tenant="t", queue="a", keyColumns="n", **how)
     assert await payloads(url, "a") == held
     await asked(url, lambda door: door.configure("a", max_depth=None))
 
@@ -159,8 +166,8 @@ async def test_a_log_that_is_away_ends_the_write_and_is_no_fault_of_its_rows(
     with monkeypatch.context() as patched:
         patched.setattr(LogStore, "enqueue", enqueue)
         with pytest.raises(StoreUnavailable, match="away"):
-            await write(url, rows, tenant="t", keyColumns="n", onBadRows="report")
-    wrote = await write(url, rows, tenant="t", keyColumns="n", onBadRows="report")
+            await write(url, rows, tenant="t", keyColumns="n", **report(tmp_path))
+    wrote = await write(url, rows, tenant="t", keyColumns="n", **report(tmp_path))
     assert wrote.made > 0
     assert wrote.known > 0
     assert wrote.made + wrote.known == 9

@@ -41,6 +41,12 @@ class Ask(Struct, frozen=True):
             raise InvalidInput(
                 "schema", f"have only columns of {self.table}: {', '.join(SOURCE[self.table])}", unknown[0]
             )
+        for name, day in (("from", self.first_day), ("to", self.last_day)):
+            if day is not None and "day" not in SOURCE[self.table]:
+                dated = ", ".join(table for table, columns in SOURCE.items() if "day" in columns)
+                raise InvalidInput(name, f"be given for {dated}: {self.table} are as they stand", str(day))
+        if self.first_day is not None and self.last_day is not None and self.first_day > self.last_day:
+            raise InvalidInput("to", f"not be before from, which is {self.first_day}", str(self.last_day))
 
 
 class Reader(Protocol):

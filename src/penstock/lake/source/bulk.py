@@ -23,6 +23,9 @@ from penstock.stores.postgres import in_transaction, rows
 
 _CONCERNS = ("expires_at", "expires_in", "ordering_key", "unique_key")
 
+CAREFUL = ("parents", "idempotency_key", *_CONCERNS)
+"""What makes a job one that is not taken in by set: see `is_apart`."""
+
 MOST_LOCKED = 500
 """Jobs with keys to lock that go into one transaction: all locks of a server fit into some thousands of places."""
 

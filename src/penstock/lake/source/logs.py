@@ -93,6 +93,14 @@ class _Feed(Struct, frozen=True):
                 f"{xid:,}",
             )
 
+    def check_between(self, start: Offset, end: Offset) -> None:
+        """Refuse two places that what lies between is not all there of."""
+        self.check(start)
+        self.check({**end, "floor": self.floor})
+        if int(start["xid"]) == 0:
+            # A stream that died in its first batch asks anew where it begins; the end it had planned still says where that was.
+            self.check({**start, "floor": end.get("floor")})
+
 
 class _View(Struct, frozen=True):
     """A log as it was at one moment: its files, its state, and what happened since the files were written."""
@@ -153,8 +161,7 @@ class LogReader:
         low, high = int(start["xid"]), int(end["xid"])
         view = self._look(high)
         feed = self._feed(view)
-        feed.check(start)
-        feed.check({**end, "floor": feed.floor})
+        feed.check_between(start, end)
         # A file may tell of other entries only, and most entries bring nothing about.
         if not any(table.num_rows for table in self._facts(view.manifest, view.tail, low, high)):
             return []

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
@@ -34,6 +33,8 @@ SELECT f.id AS feed,
        (SELECT max(xid) FROM penstock.feed_floor) AS floor,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
 FROM penstock.feed f"""
+# In one go: a stream that looks often is to ask no more often.
+_FEED_AND_LOADED = f"SELECT f.*, ({IS_LOADED}) FROM ({_FEED}) f"
 
 _SAMPLES = {
     "events": ("xid", "bigint", ("job", "attempt", "change")),
@@ -82,6 +83,14 @@ class _Feed(Struct, frozen=True):
                 f"{xid:,}",
             )
 
+    def check_between(self, start: Offset, end: Offset) -> None:
+        """Refuse two places that what lies between is not all there of."""
+        self.check(start)
+        self.check({**end, "floor": self.floor})
+        if int(start["xid"]) == 0:
+            # A stream that died in its first batch asks anew where it begins; the end it had planned still says where that was.
+            self.check({**start, "floor": end.get("floor")})
+
 
 class PostgresReader:
     """Reads one database; opens a connection for each call and keeps none."""
@@ -115,24 +124,17 @@ class PostgresReader:
 
     def first(self) -> Offset:
         with self._connect() as connection:
-            feed = _feed(connection)
+            feed = _own_feed(connection)
         return feed.offset(0, feed.floor)
 
     def horizon(self) -> Offset:
         with self._connect() as connection:
-            [(loaded,)] = connection.execute(IS_LOADED)
-            if loaded:
-                raise InvalidInput(
-                    "the database",
-                    "have no history that is ahead of its server; run penstock migrate, which stamps it anew",
-                    "one that was loaded from a dump",
-                )
-            feed = _feed(connection)
+            feed = _own_feed(connection)
         return feed.offset(feed.horizon, feed.floor)
 
     def latest(self, start: Offset, ask: Ask, most_rows: int | None, target: Offset | None) -> Offset:
         with self._connect() as connection:
-            feed = _feed(connection)
+            feed = _own_feed(connection)
             feed.check(start)
             if target is not None:
                 feed.check({**target, "floor": feed.floor})
@@ -145,8 +147,7 @@ class PostgresReader:
         low, high = int(start["xid"]), int(end["xid"])
         with self._connect() as connection:
             feed = _feed(connection)
-            feed.check(start)
-            feed.check({**end, "floor": feed.floor})
+            feed.check_between(start, end)
             if low >= high:
                 return []
             rows = rows_between(ask, low, high)
@@ -181,11 +182,30 @@ class PostgresReader:
 
 
 def plain_url(url: str) -> str:
-    """A store's URL as libpq takes it: without what only Penstock knows."""
-    parts = urlsplit(url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    rest = [(name, value) for name, value in given if name != "pooled"]
-    return urlunsplit(parts._replace(query=urlencode(rest)))
+    """A store's URL as libpq takes it: without what only Penstock knows, and else to the letter."""
+    # Not urlunsplit and urlencode: those take slashes away, and write a blank as a +, which libpq takes for a plus.
+    address, _, query = url.partition("?")
+    rest = "&".join(part for part in query.split("&") if part.partition("=")[0] != "pooled")
+    plain = f"{address}?{rest}" if rest else address
+    if not _is_read(plain):
+        raise InvalidInput(
+            "url",
+            "be one that PostgreSQL's library reads: in a password % is written %25 and @ is %40, and in the query are only "
+            "options that it knows",
+            "another",
+        )
+    return plain
+
+
+def _is_read(url: str) -> bool:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(url)
+    except ProgrammingError:
+        return False  # libpq says what it stumbled over, which may be the password: nobody is to hear of it
+    return True
 
 
 def _completed(batch: Any, statement: Statement, schema: Any) -> Any:
@@ -207,10 +227,26 @@ def _completed(batch: Any, statement: Statement, schema: Any) -> Any:
 
 
 def _feed(connection: Any) -> _Feed:
-    found = connection.execute(_FEED).fetchone()
+    return _Feed(*_only(connection, _FEED))
+
+
+def _own_feed(connection: Any) -> _Feed:
+    """The feed for whoever begins to follow it or goes on; of a database that was loaded from a dump there is none."""
+    *feed, loaded = _only(connection, _FEED_AND_LOADED)
+    if loaded:
+        raise InvalidInput(
+            "the database",
+            "have no history that is ahead of its server; run penstock migrate, which stamps it anew",
+            "one that was loaded from a dump",
+        )
+    return _Feed(*feed)
+
+
+def _only(connection: Any, statement: str) -> Any:
+    found = connection.execute(statement).fetchone()
     if found is None:
         raise InvalidInput("the database", "have a feed of its own; run penstock migrate", "none")
-    return _Feed(*found)
+    return found
 
 
 def _slices(rows: int, most: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from msgspec import Struct
@@ -93,7 +93,8 @@ def _where(ask: Ask, span: Span, alias: str, moment: str | None, id: str = "id")
     if moment is not None and ask.first_day is not None:
         parts.append(f"{moment} >= {_midnight(ask.first_day)}")
     if moment is not None and ask.last_day is not None:
-        parts.append(f"{moment} < {_midnight(ask.last_day + timedelta(days=1))}")
+        # Added by the database: it knows a day after 9999-12-31. And not as a day, which may have 23 hours.
+        parts.append(f"{moment} < {_midnight(ask.last_day)} + interval '24 hours'")
     return " AND ".join(parts)
 
 

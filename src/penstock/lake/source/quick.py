@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -88,7 +89,8 @@ def _staged(shape: Shape, given: dict[str, Any], places: Any) -> Any:
     if shape.keys:
         # As the row says them: who says nothing is not the same as who says what is the default.
         named = [_said(given.get(name), shape.defaults.get(name), number) for name in ("type", "queue")]
-        requests = list(map(hashed, *named, *(given[name].to_pylist() for name in shape.keys)))
+        keys = (given[name].to_pylist(maps_as_pydicts="strict") for name in shape.keys)
+        requests = list(map(hashed, repeat(shape.keys), *named, *keys))
         asked = [
             texts[name].to_pylist() for name in ("type", "queue", "payload", "priority", "key", "run_at")
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -39,7 +39,9 @@ class Rejected(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        return json.dumps({"reason": self.reason, "row": self.row}, default=str, ensure_ascii=False)
+        return json.dumps(
+            {"reason": self.reason, "row": _shown(self.row)}, ensure_ascii=False, allow_nan=False
+        )
 
 
 class Shape(Struct, frozen=True):
@@ -99,13 +101,50 @@ def row_key(shape: Shape, row: Mapping[str, Any]) -> str:
     A name space of its own: no other producer comes with such keys.
     """
     asked = [row.get(name) or shape.defaults.get(name) for name in DEFAULTS]
-    return hashed(*asked, *(row[name] for name in shape.keys))
+    return hashed(shape.keys, *asked, *(row[name] for name in shape.keys))
 
 
-def hashed(*values: Any) -> str:
-    # JSON has no word for a number that is none: all of them, and null, would be one key.
-    told = [str(one) if isinstance(one, float) and not isfinite(one) else one for one in values]
+def hashed(names: Sequence[str], *values: Any) -> str:
+    """The key of a row with these values, the last of which are those of the columns named."""
+    # With the names: user 7 and order 7 are not the same row.
+    told = [list(names), *map(_same, values)]
     return "row:" + hashlib.sha256(msgspec.json.encode(told, enc_hook=str)).hexdigest()
+
+
+def _same(value: Any) -> Any:
+    """What a value has in common with all that mean the same, and with no other of its column."""
+    match value:
+        case None | str() | int():
+            return value
+        case float():
+            # JSON has no word for a number that is none: all of them, and null, would be one key.
+            return value if isfinite(value) else str(value)
+        case datetime() if value.tzinfo is not None:
+            # Spark tells times in the zone of its session, which is another one tomorrow.
+            return value.astimezone(UTC)
+        case Mapping():
+            # Of a map each reader gives the entries in an order of its own, and its keys need not be text.
+            entries = [[_same(key), _same(one)] for key, one in value.items()]
+            return sorted(entries, key=lambda entry: msgspec.json.encode(entry[0], enc_hook=str))
+        case list() | tuple():
+            return [_same(one) for one in value]
+        case _:
+            return value
+
+
+def _shown(value: Any) -> Any:
+    """A value as JSON can show it, whatever it is."""
+    match value:
+        case None | str() | int():
+            return value
+        case float() if isfinite(value):
+            return value
+        case Mapping():
+            return {str(key): _shown(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_shown(one) for one in value]
+        case _:
+            return str(value)
 
 
 def to_job(shape: Shape, row: Mapping[str, Any]) -> NewJob:

@@ -1,18 +1,20 @@
 """Spark's side of writing: a DataFrame's rows become jobs, slice by slice, each of them once.
 
 A task that is run again, and a whole write that is, find by the keys of their rows what was written before. No row is
-ever dropped without a word: what is no job fails the write, or is reported and, if a place is named for it, written down.
+ever dropped without a word: what is no job fails the write, or is written down in the place that is named for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -28,18 +30,21 @@ from penstock.core.errors import Conflict, InvalidInput, NotFound, PenstockError
 from penstock.core.job import NewJob
 from penstock.lake.source import quick
 from penstock.lake.source.asking import KNOWN
-from penstock.lake.source.bulk import MOST_LOCKED, Taken, is_apart, one_by_one, staged, take_in
+from penstock.lake.source.bulk import CAREFUL, MOST_LOCKED, Taken, is_apart, one_by_one, staged, take_in
 from penstock.lake.source.postgres import plain_url
 from penstock.lake.source.rows import Rejected, Shape, shape, to_jobs
 from penstock.queue import Queue
 
 ROWS_A_SLICE = 50_000
 """A longer transaction would hold up everybody who follows what happens."""
+BYTES_A_SLICE = 64 * 1024 * 1024
+"""A slice is in memory several times over, and no text of Arrow's holds more than 2 GB."""
 OF_THE_ROW = (InvalidInput, NotFound, Conflict)
 """What a store refuses a row for. Anything else (it is full, it is away) says nothing of the row, and ends the task."""
 MOST_TOLD = 5
 MOST_SHOWN = 300
 MOST_TRIES = 10
+_SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+):")
 
 Answer = TypeVar("Answer")
 
@@ -47,7 +52,7 @@ logger = logging.getLogger("penstock.lake")
 
 
 class BadRows(PenstockError):
-    """Some rows are no jobs. Correct them, or set onBadRows to report, with a rejectedPath to have them written down."""
+    """Some rows are no jobs. Correct them, or set onBadRows to report, and rejectedPath to where they are to be written down."""
 
     code = "bad_rows"
 
@@ -87,6 +92,8 @@ class Writer(DataSourceArrowWriter):
 
     is_whole = False
     """Whether a slice that the store refuses a row of leaves nothing."""
+    careful: tuple[str, ...] = ()
+    """Columns that make a row one of those of which only a few go into a slice."""
 
     def __init__(
         self, url: str, shape: Shape, *, tenant: str, reports: bool = False, rejected_path: str | None = None
@@ -102,7 +109,7 @@ class Writer(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Wrote:
         total = Wrote()
         with _Rejects(self.rejected_path, self.load) as rejects, self._opened() as put:
-            for table in sliced(iterator, ROWS_A_SLICE):
+            for table in sliced(iterator, self.careful):
                 wrote, bad = put(table)
                 total += wrote + Wrote(rejected=len(bad), examples=_told(bad))
                 rejects.add(bad)
@@ -112,10 +119,10 @@ class Writer(DataSourceArrowWriter):
         total = sum((message for message in messages if message is not None), Wrote())
         logger.info("%d jobs made, %d were there before", total.made, total.known)
         if total.rejected:
-            where = f"; all of them are in {self.rejected_path}/{self.load}" if self.rejected_path else ""
             logger.warning(
-                "%d rows are no jobs%s; the first: %s", total.rejected, where, "; ".join(total.examples)
-            )
+                "%d rows are no jobs; all of them are in %s/%s; the first: %s",
+                total.rejected, self.rejected_path, self.load, "; ".join(total.examples),
+            )  # fmt: skip
 
     def abort(self, messages: list[Any]) -> None:
         logger.warning(
@@ -138,17 +145,21 @@ class Writer(DataSourceArrowWriter):
 
 
 class PostgresWriter(Writer):
-    """A slice is a transaction: all of its jobs, or none."""
+    """A slice is a transaction: all of its jobs, or none. It ends early where many of them lock keys."""
 
     is_whole = True
     all_new = True
     """So far: who has met a row that was written before will meet more."""
 
+    def __init__(self, url: str, shape: Shape, **options: Any) -> None:
+        super().__init__(plain_url(url), shape, **options)
+        self.careful = tuple(name for name in CAREFUL if name in shape.columns)
+
     @contextmanager
     def _opened(self) -> Iterator[Put]:
         import psycopg
 
-        with psycopg.connect(plain_url(self.url), autocommit=True, prepare_threshold=None) as connection:
+        with psycopg.connect(self.url, autocommit=True, prepare_threshold=None) as connection:
             yield partial(self._slice, connection)
 
     def _slice(self, connection: Any, table: Any) -> tuple[Wrote, list[Rejected]]:
@@ -161,8 +172,7 @@ class PostgresWriter(Writer):
         alone = [place for place, one in enumerate(apart) if not one]
         keyed = bool(self.shape.keys)
 
-        def at_once() -> tuple[Taken, list[Rejected]]:
-            """What can be taken in by set, in one transaction."""
+        def put() -> tuple[int, list[Rejected]]:
             made, refused = 0, []
             with connection.transaction():
                 if stage is not None:
@@ -174,24 +184,15 @@ class PostgresWriter(Writer):
                     taken = self._named(connection, [jobs[place] for place in together], keyed)
                     made += taken.made
                     refused += self._refused(taken.refused, lambda place: good[together[place]])
-            return Taken(made), refused
+                if alone:
+                    # Last: some have parents among the others, and the locks on their keys are held for the shortest time.
+                    taken = one_by_one(connection, self.tenant, [jobs[place] for place in alone])
+                    made += taken.made
+                    refused += self._refused(taken.refused, lambda place: good[alone[place]])
+            return made, refused
 
-        made = 0
-        if stage is not None or together:
-            taken, refused = _again(at_once)
-            made += taken.made
-            bad += refused
-        for begin in range(0, len(alone), MOST_LOCKED):
-            some = alone[begin : begin + MOST_LOCKED]
-
-            def by_one(some: Sequence[int] = some) -> tuple[Taken, list[Rejected]]:
-                with connection.transaction():
-                    taken = one_by_one(connection, self.tenant, [jobs[place] for place in some])
-                    return taken, self._refused(taken.refused, lambda place: good[some[place]])
-
-            taken, refused = _again(by_one)
-            made += taken.made
-            bad += refused
+        made, refused = _again(put)
+        bad += refused
         return Wrote(made, table.num_rows - made - len(bad)), bad
 
     def _named(self, connection: Any, jobs: Sequence[NewJob], keyed: bool) -> Taken:
@@ -277,6 +278,10 @@ def writer(url: str, options: Mapping[str, str], schema: Any, overwrite: bool) -
     how = options.get("onBadRows", "fail").lower()
     if how not in ("fail", "report"):
         raise InvalidInput("onBadRows", "be fail or report", how)
+    if how == "report" and not options.get("rejectedPath"):
+        raise InvalidInput(
+            "rejectedPath", "say where rows that are no jobs are written down, to have them reported", None
+        )
     return WRITERS[scheme](
         url,
         shape(options, schema.names),
@@ -286,26 +291,66 @@ def writer(url: str, options: Mapping[str, str], schema: Any, overwrite: bool) -
     )
 
 
-def _place(path: str | None) -> str | None:
-    return path if path is None or "://" in path else str(Path(path).absolute())
+def _place(given: str | None) -> str | None:
+    """Where rejected rows go, as every executor understands it; where none could write is refused before anything is written."""
+    if not given:
+        return None
+    scheme = _SCHEME.match(given)
+    if scheme is None:
+        return str(Path(given).absolute())
+    import pyarrow
+    from pyarrow import fs
+
+    try:
+        fs.FileSystem.from_uri(given)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+        raise InvalidInput(
+            "rejectedPath",
+            "be a path, or a URI that pyarrow opens: file:///…, s3://bucket/…, gs://bucket/…, hdfs://host/… or, on Azure, "
+            "abfss://container@account.dfs.core.windows.net/…",
+            f"{scheme[1]}:…",  # some URIs hold a secret
+        ) from None
+    return given
 
 
-def sliced(batches: Iterator[Any], most: int) -> Iterator[Any]:
-    """Arrow batches as tables of at most so many rows."""
+def sliced(batches: Iterator[Any], careful: Sequence[str] = ()) -> Iterator[Any]:
+    """Arrow batches as tables of so many rows and bytes, and so many rows that say any of the `careful` columns, at the most."""
     import pyarrow as pa
 
+    def sizes(some: Any) -> tuple[int, int, int]:
+        return some.num_rows, some.nbytes, _saying(some, careful)
+
+    def fitting(batch: Any) -> int:
+        """How many of its rows there is room for: one at least, or a large one would have no place anywhere."""
+        number = bisect_right(
+            range(1, batch.num_rows + 1),
+            False,
+            key=lambda n: any(size > left for size, left in zip(sizes(batch.slice(0, n)), room, strict=True)),
+        )
+        return number if held else max(1, number)
+
+    whole = (ROWS_A_SLICE, BYTES_A_SLICE, MOST_LOCKED)
     held: list[Any] = []
-    room = most
+    room: tuple[int, ...] = whole
     for batch in batches:
         while batch.num_rows:
-            held.append(batch.slice(0, room))
-            room -= held[-1].num_rows
-            batch = batch.slice(held[-1].num_rows)
-            if room == 0:
+            if some := fitting(batch):
+                held.append(batch.slice(0, some))
+                room = tuple(left - size for left, size in zip(room, sizes(held[-1]), strict=True))
+                batch = batch.slice(some)
+            if batch.num_rows:
                 yield pa.Table.from_batches(held)
-                held, room = [], most
+                held, room = [], whole
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _saying(batch: Any, columns: Sequence[str]) -> int:
+    """How many rows say any of these columns."""
+    import pyarrow.compute as pc
+
+    masks = [pc.is_valid(batch[name]) for name in columns]
+    return pc.sum(reduce(pc.or_, masks)).as_py() or 0 if masks else 0
 
 
 def _row(table: Any, place: int) -> dict[str, Any]:
