@@ -27,8 +27,8 @@ ui: $(READY) $(UI) ## build the dashboard's page, if its sources have changed
 
 test: $(READY) $(UI) $(LAKE) ## set up and run all tests
 	@echo "→ tests"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/lake $(ARGS)
-	@$(if $(ARGS),,echo "→ tests of the lake, one Spark for all" && $(BIN)/python -m pytest tests/lake)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark" $(ARGS)
+	@$(if $(ARGS),,echo "→ tests with Spark, one for all" && $(BIN)/python -m pytest -m spark tests/lake)
 
 lake: $(LAKE) ## add Spark, make a lake of a made-up month, and show it
 	@$(BIN)/penstock lake demo $(ARGS)

@@ -10,6 +10,13 @@ import pytest
 from support.spark import need_spark, start
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever uses the one Spark is a test with Spark: those run by themselves, all others on both cores."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     need_spark()

@@ -85,8 +85,11 @@ def _twin(of: type[Struct], **options: Any) -> Any:
     the fingerprints that they make of it differ.
     """
     given: list[Any] = []
-    for field in fields(of):
+    nested = []
+    for place, field in enumerate(fields(of)):
         kept = _kept(field.type)
+        if any(isclass(one) and issubclass(one, Struct) for one in (field.type, *get_args(field.type))):
+            nested.append(place)
         if field.default_factory is not msgspec.NODEFAULT:
             given.append((field.name, kept, msgspec.field(default_factory=field.default_factory)))
         elif field.default is not msgspec.NODEFAULT:
@@ -94,11 +97,12 @@ def _twin(of: type[Struct], **options: Any) -> Any:
         else:
             given.append((field.name, kept))
     twin = msgspec.defstruct(f"{of.__name__}Row", given, frozen=True, gc=False, **options)
-    _ORIGINALS[twin] = of
+    _ORIGINALS[twin] = of, tuple(nested)
     return twin
 
 
-_ORIGINALS: dict[type[Struct], type[Struct]] = {}
+_ORIGINALS: dict[type[Struct], tuple[type[Struct], tuple[int, ...]]] = {}
+"""By twin: what it stands for, and which of its fields may be twins themselves."""
 _Moment = Annotated[datetime, Meta(tz=True)]
 
 
@@ -116,8 +120,16 @@ def _kept(type: Any) -> Any:
 
 def _asked(row: Any) -> Any:
     """The command behind a row."""
-    of = _ORIGINALS.get(type(row))
-    return row if of is None else of(*map(_asked, astuple(row)))
+    found = _ORIGINALS.get(type(row))
+    if found is None:
+        return row
+    of, nested = found
+    if not nested:
+        return of(*astuple(row))
+    values = list(astuple(row))
+    for place in nested:
+        values[place] = _asked(values[place])
+    return of(*values)
 
 
 class _Rows(NamedTuple):
