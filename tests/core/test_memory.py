@@ -14,6 +14,7 @@ from penstock.core.commands import (
 from penstock.core.limits import Rate
 from penstock.core.machine import Machine
 from penstock.core.timers import Timers
+from penstock.stores.memory import MemoryStore
 from support.bench import Bench
 
 SECOND = timedelta(seconds=1)
@@ -266,3 +267,12 @@ class TestMemory:
             bench.prune()
         # A heap may hold 1,024 entries that no longer apply before it is cleaned; nothing may hold 3,000.
         assert {name: weight for name, weight in weights(bench.machine).items() if weight > 2_100} == {}
+
+
+async def test_offices_that_were_given_up_are_forgotten() -> None:
+    """Each operation on many jobs has one of its own."""
+    store = MemoryStore()
+    for number in range(10):
+        assert await store.lead(f"bulk:{number}", "me", 10)
+        assert await store.lead(f"bulk:{number}", "me", 0)
+    assert not store._leaders

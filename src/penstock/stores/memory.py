@@ -168,7 +168,10 @@ class MemoryStore(MemoryRegistry, MemoryFeed):
         leader, until = self._leaders.get(office, (holder, now))
         if leader != holder and until > now:
             return False
-        self._leaders[office] = (holder, now + timedelta(seconds=seconds))
+        if seconds > 0:
+            self._leaders[office] = (holder, now + timedelta(seconds=seconds))
+        else:
+            self._leaders.pop(office, None)  # each operation on many jobs has an office of its own
         return True
 
     async def sweep(self, *, limit: int, exported_until: datetime | None = None) -> Swept:
