@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.ports import Store
@@ -61,7 +61,9 @@ def connect(
 
 
 def _store(url: str, migrates: bool) -> Store:
-    match urlsplit(url).scheme:
+    match url.partition(":")[
+        0
+    ].lower():  # not urlsplit: what it says of a URL that is none may be the password
         case "memory":
             return MemoryStore()
         case "postgresql" | "postgres":

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from penstock import connect
 from penstock.cli.main import main
 from penstock.core.commands import Ack, Filter, LeaseJobs
+from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Job, LeaseToken, NewJob, Status
 from penstock.queue import Queue
 from penstock.scheduler.scheduler import Scheduler
@@ -27,6 +28,7 @@ from penstock.stores.log import compacting, snapshots
 from penstock.stores.log.backings import open_backing
 from penstock.stores.log.backings.memory import MemoryObjects, MemoryTape
 from penstock.stores.log.compacting import (
+    Compacted,
     Compactor,
     CompactorProcess,
     Rhythm,
@@ -34,7 +36,7 @@ from penstock.stores.log.compacting import (
     compact_once,
     succeeding,
 )
-from penstock.stores.log.errors import LogGap, Truncated
+from penstock.stores.log.errors import LogGap, OutcomeUnknown, Truncated
 from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TenantAt
 from penstock.stores.log.state import Parts
 from penstock.stores.log.store import LogStore
@@ -288,6 +290,67 @@ class TestWatermark:
         assert "h1" not in succeeding(manifest, Snapshot(30, "h3"), START + 2 * DAY, DAY).retired
 
 
+class TestFailing:
+    """A store that is away, or answers in vain."""
+
+    async def test_what_was_read_is_kept_and_it_asks_ever_more_seldom(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world, stopped = World(5), asyncio.Event()
+        compactor = Compactor(world.tape, world.objects, "s00", Tiny, Rhythm(entries=1, poll_seconds=5))
+        await world.write(6)
+        await compactor.compact()
+        await world.write(6)
+        read, get, pauses, loaded = world.tape.read, world.objects.get, list[float](), list[str]()
+
+        async def fail(after: int, most: int = 1000) -> list[tuple[int, bytes]]:
+            raise StoreUnavailable("the bucket", "503 Slow Down")
+
+        async def watched(key: str) -> bytes | None:
+            if "/seg/" in key:
+                loaded.append(key)
+            return await get(key)
+
+        async def wait(stopped: asyncio.Event, seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 6:
+                monkeypatch.setattr(world.tape, "read", read)
+            if len(pauses) == 7:
+                stopped.set()
+
+        monkeypatch.setattr(world.tape, "read", fail)
+        monkeypatch.setattr(world.objects, "get", watched)
+        monkeypatch.setattr(compacting, "_wait", wait)
+        await compactor.run(stopped)
+        assert pauses[:6] == [10, 20, 40, 60, 60, 60]
+        assert loaded == []
+        found = await Snapshots(world.objects, "s00").manifest()
+        assert found is not None
+        assert found[0].number == 12
+        await world.check()
+
+    async def test_after_a_publication_without_an_answer_it_begins_with_what_is_there(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = World(6)
+        compactor = Compactor(world.tape, world.objects, "s00", Tiny, RHYTHM)
+        await world.write(6)
+        replace = world.objects.replace
+
+        async def without_an_answer(key: str, data: bytes, version: str | None) -> str | None:
+            await replace(key, data, version)
+            raise OutcomeUnknown("the bucket", "a manifest", "500")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(world.objects, "replace", without_an_answer)
+            with pytest.raises(OutcomeUnknown):
+                await compactor.compact()
+        assert await compactor.compact() == Compacted(6)
+        await world.write(6)
+        assert await compactor.compact() == Compacted(12, wrote=True)
+        await world.check()
+
+
 class TestOnAFolder:
     """With real files and real processes."""
 
@@ -329,12 +392,9 @@ class TestOnAFolder:
         await queue.close()
         done = await asyncio.to_thread(CliRunner().invoke, main, ["compact", url, "--output", "json"])
         assert done.exit_code == 0, done.output
-        assert msgspec.json.decode(done.stdout) == {
-            "number": 1,
-            "wrote": True,
-            "watermark": 0,
-            "deleted": 0,
-        }
+        assert msgspec.json.decode(done.stdout) == [
+            {"log": "s00", "number": 1, "wrote": True, "watermark": 0, "deleted": 0}
+        ]
         refused = await asyncio.to_thread(CliRunner().invoke, main, ["compact", "memory://"])
         assert refused.exit_code == 2
         assert "memory://" in refused.stderr
@@ -343,7 +403,9 @@ class TestOnAFolder:
         url = f"file://{tmp_path}/lgo"
         done = await asyncio.to_thread(CliRunner().invoke, main, ["compact", f"{url}?poll=1s"])
         assert (done.exit_code, done.stdout) == (3, "")
-        assert done.stderr == f"penstock: there is no log in {url} yet; look at its name (not_found)\n"
+        assert (
+            done.stderr == f"penstock: there is no log in {tmp_path}/lgo yet; look at its name (not_found)\n"
+        )
 
     async def test_the_command_compacts_every_log_of_a_place(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/logs"
@@ -409,6 +471,26 @@ class TestOnAFolder:
         assert second is not None
         assert second is not first
         assert not second.is_running
+
+    async def test_a_sweep_goes_on_without_one_that_cannot_be_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        url = f"file://{tmp_path}/log"
+        tended = Tended(url, "s00")
+        queue = Queue(LogStore.at(open_backing(url), compactor=tended))
+        await queue.enqueue("email.send", expires_in=timedelta(milliseconds=1))
+        swept = []
+        with monkeypatch.context() as missing:
+            missing.setattr(sys, "executable", str(tmp_path / "no-python"))
+            for _ in range(4):
+                swept.append(await queue.sweep(limit=10))
+                await asyncio.sleep(0.01)
+        assert sum(one.expired for one in swept) == 1
+        [told] = [one for one in caplog.messages if "could not be started" in one]
+        assert "no-python" in told
+        await queue.sweep(limit=10)
+        assert tended.process is not None
+        await queue.close()
 
     async def test_who_leads_has_snapshots_made_and_leaves_nothing_running(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/log"

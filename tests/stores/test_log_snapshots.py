@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+import zlib
 from itertools import pairwise
 from random import Random
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -16,13 +18,26 @@ from msgspec.structs import replace
 
 from penstock.core import ledger, ordering
 from penstock.core.codec import JsonText
+from penstock.core.commands import Ack, CancelJob, ConfigureQueue, LeaseJobs, PutSchedule
+from penstock.core.job import Job, Status
+from penstock.core.limits import Rate
 from penstock.core.machine import Machine
 from penstock.core.registry import Audited, Insight, PutEntry, Spend
-from penstock.stores.log import snapshots
+from penstock.core.retry import Retry
+from penstock.core.schedule import Schedule
+from penstock.stores.log import entry, segments, snapshots
 from penstock.stores.log.backings.memory import MemoryObjects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.packing import PackedJobs
 from penstock.stores.log.segments import held_by
-from penstock.stores.log.snapshots import Manifest, Snapshot, Snapshots, TouchedMachine, touched_in
+from penstock.stores.log.snapshots import (
+    Manifest,
+    Snapshot,
+    Snapshots,
+    TenantAt,
+    TouchedMachine,
+    touched_in,
+)
 from penstock.stores.log.state import Parts
 from penstock.stores.memory import MemoryStore
 from penstock.testing import START, FakeClock, make_job
@@ -43,6 +58,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that has an end comes to it soon."""
     monkeypatch.setattr(snapshots, "JOBS_PER_SEGMENT", 5)
     monkeypatch.setattr(snapshots, "TOLD_PER_SEGMENT", 7)
+    monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 1_000)
     monkeypatch.setattr(ledger, "MOST_TOLD", 50)
     monkeypatch.setattr(ledger, "MOST_AUDITED", 10)
     monkeypatch.setattr(ordering, "MOST_IDLE_GROUPS", 1)
@@ -93,6 +109,7 @@ class Restored(Differential):
         self.store = store
         for name in parts.machines:
             assert inside(restored.machines[name]) == inside(parts.machines[name])
+            assert shown(restored.machines[name]) == shown(parts.machines[name])
 
     def peek(self, dice: Random) -> None:
         """A look that only one side has must not make a difference."""
@@ -158,6 +175,17 @@ def inside(machine: Machine) -> dict[str, Any]:
         "audited": list(ledger.audited),
         "schedules": machine.schedules(),
     }
+
+
+def shown(machine: Machine) -> list[str]:
+    """What people are shown, to the letter: 30 and 30.0 are equal."""
+    ledger = machine.ledger
+    settings = [lane.settings for lane in ledger.lanes.values()]
+    return [
+        *map(
+            repr, [*(ledger.jobs[job_id] for job_id in sorted(ledger.jobs)), *settings, *machine.schedules()]
+        )
+    ]
 
 
 def test_a_store_that_was_saved_and_restored_answers_as_the_state_machine_does() -> None:
@@ -276,3 +304,202 @@ class TestLoading:
         await kept.load(Parts())
         task.cancel()
         assert turns >= 8 + 6  # segments of five jobs, and of seven events
+
+
+BIG = 1_048_576
+"""What a payload may have."""
+
+
+class Kept:
+    """A store whose snapshots are made one after the other, as a compactor does."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore(self.clock, machine=TouchedMachine)
+        self.objects = MemoryObjects(self.clock.now)
+        self.written: Snapshot | None = None
+
+    async def write(self) -> TenantAt:
+        parts = held_by(self.store, self.clock.now(), 1)
+        touched = touched_in(parts.machines.values())
+        self.written = await Snapshots(self.objects, "s00").write(parts, self.written, touched)
+        for some in touched.values():
+            some.clear()
+        return self.written.tenants[0]
+
+    async def sizes(self) -> list[int]:
+        return [found.size for found in await self.objects.list("s00/seg")]
+
+    async def loaded(self) -> Machine:
+        assert self.written is not None
+        kept = Snapshots(self.objects, "s00")
+        found = await kept.manifest()
+        await kept.publish(Manifest("log", snapshot=self.written), found and found[1])
+        parts = Parts(new_machine=TouchedMachine)
+        await kept.load(parts)
+        return parts.machines["acme"]
+
+    async def run(self, **ack: Any) -> None:
+        """Lease the next job and end it."""
+        [[leased]] = await self.store.lease("acme", [LeaseJobs("default", "w")])  # type: ignore[misc]
+        await self.store.settle("acme", [Ack(leased.id, leased.token, **ack)])
+
+
+class TestSizes:
+    """What is too large for one request is never written, and then nothing of the log may ever go."""
+
+    @pytest.fixture(autouse=True)
+    def as_it_is(self, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+
+    async def test_jobs_with_large_payloads_make_more_segments(self) -> None:
+        kept = Kept()
+        await kept.store.enqueue("acme", [make_job(payload="x" * (BIG - 2)) for _ in range(20)])
+        there = await kept.write()
+        assert [one.count for one in there.jobs] == [8, 8, 4]
+        assert max(await kept.sizes()) < 10 * BIG
+        assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
+
+    async def test_so_do_large_results_in_what_is_told(self) -> None:
+        kept = Kept()
+        for _ in range(20):
+            await kept.store.enqueue("acme", [make_job()])
+            await kept.run(result=JsonText(f'"{"x" * (BIG - 2)}"'))
+        there = await kept.write()
+        assert [one.count for one in there.told] == [16, 16, 8]  # each came in, and ended
+        assert max(await kept.sizes()) < 10 * BIG
+        assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
+
+    async def test_so_do_large_headers_and_large_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 10_000)
+        kept = Kept()
+        jobs = [make_job(headers={"n": f"{n}{'x' * 4_000}"}) for n in range(6)]
+        await kept.store.enqueue("acme", jobs)
+        await kept.store.cancel("acme", [CancelJob(job.id, "ada", "x" * 1_000) for job in jobs])
+        there = await kept.write()
+        assert [one.count for one in there.jobs] == [2, 2, 2]
+        assert [one.count for one in there.audited] == [6]
+        assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
+
+    async def test_what_did_not_change_is_not_written_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 10_000)
+        kept = Kept()
+
+        async def more() -> None:
+            await kept.store.enqueue("acme", [make_job(payload="x" * 3_000) for _ in range(6)])
+            for _ in range(4):
+                await kept.run(result=JsonText(f'"{"x" * 4_000}"'))
+
+        await more()
+        before = await kept.write()
+        await more()
+        after = await kept.write()
+        sizes = await kept.sizes()
+        assert await kept.write() == after
+        assert len(await kept.sizes()) == len(sizes) + 1, "another head, and nothing else"
+        assert [one.count for one in before.jobs] == [2, 2, 2]
+        assert [one.count for one in after.jobs] == [2, 2, 2, 2, 4]
+        assert after.jobs[:2] == before.jobs[:2], "of those that are in it none was touched"
+        assert [one.count for one in before.told] == [9, 1]
+        assert [one.count for one in after.told] == [9, 9, 2]
+        assert after.told[0] == before.told[0]
+        assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
+
+
+class TestRequests:
+    """Idempotency keys outlive the jobs that answered them, and have to be somewhere meanwhile."""
+
+    async def test_those_of_jobs_that_have_left_are_kept_in_segments_as_small_and_dropped_when_they_lapse(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = Kept()
+        jobs = [make_job(idempotency_key=f"k{n}") for n in range(30)]
+        settings = ConfigureQueue("default", {"retention_seconds": 0}, "ada")
+        await kept.store.configure("acme", [settings])
+        await kept.store.enqueue("acme", jobs)
+        for _ in jobs:
+            await kept.run()
+        kept.clock.advance(seconds=1)
+        await kept.store.sweep(limit=100)
+        there = await kept.write()
+        assert {one.count for one in there.jobs} == {0}
+        assert len(there.jobs) == 6  # 5 each
+        await kept.store.enqueue("acme", [make_job()])
+        assert (await kept.write()).jobs[:5] == there.jobs[:5]
+        restored = (await kept.loaded()).ledger.keys.requests
+        assert restored == kept.store.machine("acme", kept.clock.now()).ledger.keys.requests
+        assert len(restored) == 30
+        kept.clock.advance(days=2)
+        assert [one.count for one in (await kept.write()).jobs] == [1]
+
+
+class TestRules:
+    async def test_one_made_by_newer_rules_is_told_by_its_manifest_and_by_its_segments(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects = MemoryObjects()
+        with monkeypatch.context() as newer:
+            newer.setattr(entry, "RULES", entry.RULES + 1)
+            kept, _ = await saved(objects)
+        with pytest.raises(
+            LogTooNew, match=r"manifest is in format 1 with rules 2, .* up to rules 1; upgrade"
+        ):
+            await kept.load(Parts())
+        head = (await objects.list("s00/seg"))[0]
+        data = await objects.get(head.key)
+        assert data is not None
+        with pytest.raises(LogTooNew, match="a snapshot is in format 1 with rules 2"):
+            segments.restore_head(Parts(), data)
+
+    async def test_one_that_does_not_say_is_of_the_first(self) -> None:
+        objects = MemoryObjects()
+        await objects.replace("s00/manifest", b'{"id": "log", "fmt": 1}', None)
+        found = await Snapshots(objects, "s00").manifest()
+        assert found is not None
+        assert found[0].rules == 1
+        given = Parts(number=7)
+        format, body, _ = msgspec.msgpack.decode(segments.head_segment(given)[:-4], type=list[msgspec.Raw])
+        older = msgspec.msgpack.encode([format, body])
+        restored = Parts()
+        segments.restore_head(restored, older + zlib.crc32(older).to_bytes(4, "big"))
+        assert restored == given
+
+
+class TestNumbers:
+    """10 is not to become 10.0: whoever began at a snapshot shows what everybody else shows."""
+
+    async def test_stay_as_they_were_given(self) -> None:
+        kept, whole, broken = Kept(), Retry.fixed(5), Retry.fixed(5.0)
+        store = kept.store
+        await store.configure(
+            "acme", [ConfigureQueue("default", {"retry": whole, "rate": Rate(3, 60)}, "ada")]
+        )
+        await store.configure("acme", [ConfigureQueue("other", {"retry": broken}, "ada")])
+        jobs = [make_job(retry=whole), make_job(retry=broken), make_job(retry=whole)]
+        await store.enqueue("acme", jobs)
+        await store.lease("acme", [LeaseJobs("default", "w", seconds=30)])
+        await store.put_schedules(
+            "acme", [PutSchedule(Schedule("s", "* * * * *", make_job(retry=whole)), "ada")]
+        )
+        await store.spend("acme", [Spend("a", 3, 1, 10)])
+        await kept.write()
+        restored = await kept.loaded()
+        assert shown(restored) == shown(store.machine("acme", kept.clock.now()))
+
+    async def test_of_an_allowance_too(self) -> None:
+        kept = Kept()
+        await kept.store.enqueue("acme", [make_job()])
+        await kept.store.spend("acme", [Spend("a", 3, 1, 10)])
+        parts = held_by(kept.store, START, 1)
+        restored = Parts()
+        segments.restore_head(restored, segments.head_segment(parts))
+        assert repr(restored.allowances) == repr(parts.allowances)
+
+    async def test_of_jobs_that_share_what_they_have_in_common_while_they_wait(self) -> None:
+        packed = PackedJobs("acme")
+        jobs = [make_job(retry=Retry.fixed(5)), make_job(retry=Retry.fixed(5.0))]
+        for asked in jobs:
+            job = Job(asked, "acme", START, START, Status.QUEUED, START)
+            packed[asked.id] = job
+            packed.pack(job)
+        assert [repr(packed[asked.id].asked) for asked in jobs] == [repr(asked) for asked in jobs]

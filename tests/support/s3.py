@@ -31,6 +31,7 @@ Answer = tuple[str, dict[str, str], bytes]
 """Status, headers, content."""
 Held = tuple[bytes, datetime]
 """An object, and when it was written."""
+PART_BYTES = 1 << 15
 FAULTS = ("500 before", "500 after", "503", "409", "cut before", "cut after", "late", "slow")
 
 
@@ -44,6 +45,8 @@ class Weather:
     """How often which of FAULTS happens to a write."""
     late_seconds: float = 0.2
     slow_seconds: float = 0.2
+    bytes_per_second: float = 0
+    """How much the line lets through, each way; 0: as much as there is."""
     keeps_conditions: bool = True
     seed: int = 1
 
@@ -58,11 +61,13 @@ class S3:
         self.requests: Counter[str] = Counter()
         self.next: deque[str] = deque()
         self.refuses: str | None = None
+        """An error code that every request is answered with, as if credentials had expired."""
         self.refuses_only: set[str] | None = None
         """By method; None: all of them."""
         self.refuses_with = ""
         """What it says beside code and message."""
-        """An error code that every request is answered with, as if credentials had expired."""
+        self.repeats = False
+        """Whether its message repeats, carelessly, what it was shown."""
         self.ahead = timedelta(0)
         """How far its clock is from this machine's."""
         self.landed_late = 0
@@ -93,7 +98,7 @@ class S3:
                 }
                 if headers.get("expect") == "100-continue":
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                body = await self._body(reader, int(headers.get("content-length", 0)))
                 answer = await self._answer(method, target, headers, body)
                 if answer is None:
                     break
@@ -103,14 +108,32 @@ class S3:
                     "Content-Length": str(len(content)),
                     **more,
                 }
-                writer.write(
+                await self._send(
+                    writer,
                     f"HTTP/1.1 {status}\r\n".encode()
                     + "".join(f"{name}: {value}\r\n" for name, value in shown.items()).encode()
                     + b"\r\n"
-                    + (b"" if method == "HEAD" else content)
+                    + (b"" if method == "HEAD" else content),
                 )
-                await writer.drain()
         writer.close()
+
+    async def _body(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        if not self.weather.bytes_per_second:
+            return await reader.readexactly(length)
+        body = b""
+        while len(body) < length:
+            body += (part := await reader.readexactly(min(PART_BYTES, length - len(body))))
+            await asyncio.sleep(len(part) / self.weather.bytes_per_second)
+        return body
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        at_once = PART_BYTES if self.weather.bytes_per_second else len(answer)
+        for start in range(0, len(answer), at_once):
+            part = answer[start : start + at_once]
+            if self.weather.bytes_per_second:
+                await asyncio.sleep(len(part) / self.weather.bytes_per_second)
+            writer.write(part)
+            await writer.drain()
 
     async def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer | None:
         parts = urlsplit(target)
@@ -144,9 +167,10 @@ class S3:
                 return error("400 Bad Request", "NotImplemented")
 
     def _refusal(self, headers: dict[str, str]) -> Answer | None:
-        return (
-            None if self.refuses is None else error("403 Forbidden", self.refuses, beside=self.refuses_with)
-        )
+        if self.refuses is None:
+            return None
+        said = headers.get("authorization", "") if self.repeats else ""
+        return error("403 Forbidden", self.refuses, said, self.refuses_with)
 
     def _delete(self, key: str) -> Answer:
         self.objects.pop(key, None)

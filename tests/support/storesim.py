@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.log import compacting, log, shard_wakeups, snapshots
-from penstock.stores.log.backings import numbered
+from penstock.stores.log.backings import numbered, recent
 from penstock.stores.log.backings.memory import MemoryTape
 from penstock.stores.log.backings.numbered import ObjectTape
 from penstock.stores.log.shards import ShardedLogStore
@@ -228,6 +228,8 @@ def small(random: Random, met: Counter[str]) -> Iterator[None]:
             (log, "secrets", drawn),
             (log, "time", clock),
             (numbered, "time", clock),
+            (numbered, "FETCH_BYTES", 4_000),
+            (recent, "REMEMBERED_BYTES", 400),
             (snapshots, "secrets", drawn),
             (snapshots, "JOBS_PER_SEGMENT", 8),
             (snapshots, "TOLD_PER_SEGMENT", 16),

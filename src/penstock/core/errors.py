@@ -307,7 +307,7 @@ class UnknownStore(PenstockError):
 def _without_secrets(url: str) -> str:
     """A URL as an error may repeat it: without user, password and query."""
     scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]  # a password may have a question mark
 
 
 def _shown(value: object) -> str:

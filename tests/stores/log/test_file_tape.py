@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import shutil
 import struct
@@ -224,6 +225,35 @@ class TestTornTail:
         assert await tape.read(2) == [(3, b"three")]
         await late.close()
 
+    async def test_that_a_reader_has_come_to_keeps_nobody_from_what_follows_once_it_was_cut(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.stores.log.backings.recent.REMEMBERED_BYTES", 50)
+        tape = FileTape(folder, roll_bytes=600)
+        await fill(tape, 10)
+        await tear(folder, b"PSf1torn")
+        reader = FileTape(folder)
+        assert len(await reader.read(0)) == 10  # from the file: it is more than is remembered
+        assert await reader.read(10) == []
+        told = [(await tape.append(b"later %d" % n), b"later %d" % n) for n in range(9)]
+        assert len(files_in(folder)) > 1
+        assert await read_all(reader, 10) == told
+        for one in (tape, reader):
+            await one.close()
+
+    async def test_in_a_file_that_another_follows_is_damage(self, folder: Path) -> None:
+        tape = FileTape(folder, roll_bytes=200)
+        await fill(tape, 9)
+        whole = files_in(folder)[0].stat().st_size
+        os.truncate(
+            files_in(folder)[0], whole - frames.HEADER_BYTES - 1
+        )  # the marker, and a byte of the last entry
+        late = FileTape(folder)
+        with pytest.raises(LogCorrupt, match="it breaks off before entry"):
+            await read_all(late, 0)
+        for one in (tape, late):
+            await one.close()
+
 
 async def tear(folder: Path, data: bytes) -> None:
     with (folder / FIRST).open("ab") as file:
@@ -299,16 +329,10 @@ class TestBadWeather:
         self, tape: FileTape, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await fill(tape, 1)
-        sync, failures = os.fdatasync, [errno.EIO]
-
-        def failing(fd: int) -> None:
-            if failures:
-                raise OSError(failures[0], os.strerror(failures.pop()))
-            sync(fd)
-
-        monkeypatch.setattr(os, "fdatasync", failing)
-        with pytest.raises(StoreUnavailable, match="Input/output error"):
-            await tape.append(b"lost")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", written_and_not_synced())
+            with pytest.raises(StoreUnavailable, match="Input/output error"):
+                await tape.append(b"lost")
         assert await tape.append(b"two") == 2
         assert await tape.read(1) == [(2, b"two")]
 
@@ -321,6 +345,7 @@ class TestBadWeather:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", written_and_not_synced())
             patched.setattr(os, "fdatasync", failing)
             with pytest.raises(OutcomeUnknown, match="may have taken effect or not"):
                 await tape.append(b"perhaps")
@@ -447,7 +472,39 @@ def half_then(number: int) -> Callable[[int, memoryview, int], int]:
     return failing
 
 
+def written_and_not_synced() -> Callable[[int, memoryview, int], int]:
+    """A pwrite that writes all of it, which is then not to be synced."""
+    write = os.pwrite
+
+    def failing(fd: int, data: memoryview, offset: int) -> int:
+        write(fd, data, offset)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return failing
+
+
 class TestKilled:
+    async def test_there_is_no_moment_between_a_write_and_its_sync(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is killed there leaves what the next writer takes for durable; if it is not, its `base` tells a lie."""
+        write, synced = os.pwrite, list[bool]()
+
+        def noting(fd: int, data: memoryview, offset: int) -> int:
+            if offset:  # the opening has no name yet
+                synced.append(bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DSYNC))
+            return write(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", noting)
+        tapes = [FileTape(folder, roll_bytes=100) for _ in range(2)]
+        for n in range(12):  # by the one that began a file, the one that found it, and across files
+            await tapes[n % 2].append(b"entry")
+        assert len(files_in(folder)) > 2
+        assert len(synced) > 12
+        assert all(synced)
+        for tape in tapes:
+            await tape.close()
+
     async def test_processes_lose_nothing_that_was_confirmed(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}"
         told = await confirmed_until_killed(url, kills=6, entries=200)

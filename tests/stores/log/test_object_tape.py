@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.core.errors import InvalidInput, StoreUnavailable, UnknownStore
-from penstock.stores.log.backings import Backing, open_backing
+from penstock.stores.log.backings import Backing, numbered, open_backing
 from penstock.stores.log.backings import objects as objects_module
 from penstock.stores.log.backings.memory import MemoryObjects
 from penstock.stores.log.backings.numbered import ObjectTape
@@ -153,6 +154,121 @@ class TestRequests:
         assert len(await late.tape(SHARD).read(0)) == 100
         await early.close()
         await late.close()
+
+
+class Measured(MemoryObjects):
+    """Objects that tell how many bytes of entries were fetched."""
+
+    fetched = 0
+
+    async def get(self, key: str) -> bytes | None:
+        found = await super().get(key)
+        self.fetched += len(found or b"") if "/log/" in key else 0
+        return found
+
+
+class TestMuch:
+    """More than is kept at hand, or than should be fetched at once."""
+
+    @pytest.fixture
+    def objects(self) -> Measured:
+        return Measured()
+
+    @pytest.fixture
+    def tape(self, objects: Measured) -> ObjectTape:
+        return ObjectTape(objects, SHARD)
+
+    @pytest.mark.parametrize("behind", [2, 3, 30])
+    @pytest.mark.parametrize("most", [1, 3, 1000])
+    async def test_that_followed_at_once_is_not_taken_for_nothing(
+        self, objects: Measured, tape: ObjectTape, behind: int, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.stores.log.backings.recent.REMEMBERED_BYTES", 100)
+        other = ObjectTape(objects, SHARD)
+        assert await other.read(0) == []
+        told = [(await tape.append(bytes([n]) * 90), bytes([n]) * 90) for n in range(behind)]
+        found: list[tuple[int, bytes]] = []
+        while more := await other.read(len(found), most):
+            found += more
+        assert found == told
+
+    async def test_is_remembered_from_one_fetch_to_its_end_and_fetched_once(
+        self, objects: Measured, tape: ObjectTape, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in ("recent", "numbered"):
+            monkeypatch.setattr(f"penstock.stores.log.backings.{module}.REMEMBERED_BYTES", 5_000)
+        other = ObjectTape(objects, SHARD)
+        assert await other.read(0) == []
+        for _ in range(40):
+            await tape.append(bytes(500))
+        objects.fetched, number = 0, 0
+        while more := await other.read(number):
+            number = more[-1][0]
+        assert number == 40
+        assert objects.fetched < 1.2 * 40 * 500
+
+    async def test_is_fetched_part_by_part(
+        self, objects: Measured, tape: ObjectTape, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(numbered, "FETCH_BYTES", 10_000)
+        for n in range(60):
+            await tape.append(bytes([n]) * (20_000 if n == 30 else 900))
+        late = ObjectTape(objects, SHARD)
+        await late.last()
+        number = 0
+        while True:
+            objects.fetched = 0
+            if not (more := await late.read(number)):
+                break
+            assert objects.fetched <= 10_000 or len(more) == 1
+            assert [number for number, _ in more] == list(range(number + 1, number + 1 + len(more)))
+            number = more[-1][0]
+        assert number == 60
+
+    async def test_is_followed_part_by_part(
+        self, objects: Measured, tape: ObjectTape, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(numbered, "REMEMBERED_BYTES", 10_000)
+        other = ObjectTape(objects, SHARD)
+        assert await other.read(0) == []
+        for _ in range(60):
+            await tape.append(bytes(900))
+        objects.fetched = 0
+        assert 5 < len(await other.read(0)) < 12
+        assert objects.fetched <= 10_000
+
+
+class TestSlowLine:
+    """A second is enough for what is small; what is large has as long as it takes."""
+
+    @pytest.fixture(autouse=True)
+    def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(objects_module, "REQUEST_SECONDS", 1.0)
+        monkeypatch.setattr(objects_module, "SLOWEST_BYTES_PER_SECOND", 200_000)
+        monkeypatch.setattr(objects_module, "DEADLINE_SECONDS", 3.0)
+        monkeypatch.setattr(objects_module, "_RETRIES", {"max_retries": 0})
+
+    async def test_lets_a_large_object_through(self, s3: S3, backing: Backing) -> None:
+        s3.weather.bytes_per_second = 400_000
+        data = os.urandom(600_000)
+        assert await backing.objects.create("large", data)
+        assert s3.requests["PUT"] == 1
+        assert await backing.objects.get("large") == data
+
+    async def test_that_is_silent_keeps_nobody_waiting_for_small_ones(self, s3: S3, backing: Backing) -> None:
+        await backing.objects.create("small", b"")
+        s3.weather.slow_seconds = 60
+        s3.next.append("slow")
+        async with asyncio.timeout(6):  # the first attempt, what is there, and another
+            assert await backing.objects.create("other", b"")
+        s3.weather.get = (60, 60)
+        async with asyncio.timeout(6):
+            with pytest.raises(StoreUnavailable):
+                await backing.objects.get("small")
+
+    @pytest.mark.parametrize(("size", "seconds"), [(0, 1), (200_000, 1), (200_001, 2), (8 << 20, 64)])
+    def test_is_given_time_by_what_is_written(self, size: int, seconds: float) -> None:
+        assert objects_module._write_seconds(size) == seconds
 
 
 class TestTurns:
@@ -305,6 +421,17 @@ class TestBadWeather:
         s3.refuses = None
         assert await tape.append(b"two") == 2
 
+    @pytest.mark.parametrize("code", ["SignatureDoesNotMatch", "InternalError"])
+    async def test_what_a_careless_service_repeats_is_told_by_nobody(
+        self, backing: Backing, s3: S3, code: str
+    ) -> None:
+        s3.refuses, s3.repeats = code, True
+        with pytest.raises(StoreUnavailable, match="Code") as raised:
+            await backing.objects.list("")
+        said = str(raised.value)
+        assert "secret" not in said
+        assert not re.search("[0-9a-f]{32}", said), "that is a signature"
+
     @EACH
     async def test_nobody_listening_is_told(self, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(objects_module, "_RETRIES", {"max_retries": 0})
@@ -372,6 +499,48 @@ class TestUrl:
             open_backing(url)
         assert "secret" not in str(raised.value)
         assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "s3://AKIAX:sec/ret+gh@bucket/prefix",
+            "s3://AKIAX:sec?ret@bucket/prefix",
+            "s3://AKIAX:sec[ret@bucket/prefix",
+            "s3://AKIAX:sec\u2100ret@bucket/prefix",
+            "s3://AKI/AX:secret@bucket/prefix",
+            "s3://AKIAX?sec=ret@bucket",
+            "az://acc:sec/with/slash==@container/prefix",
+            "gs://sec:ret/x@bucket",
+            "s3://AKIAX:secret",
+            "s3://bucket?endpoint=http://user:secret@127.0.0.1",
+            "s3://bucket?endpoint=http%3A%2F%2Fuser%3Asecret%40127.0.0.1",
+            "s3://AKIAX:ab?window=secret@bucket",
+        ],
+    )
+    def test_is_refused_if_half_of_its_credentials_would_be_taken_for_a_name(self, url: str) -> None:
+        with pytest.raises(
+            InvalidInput, match="leave credentials to the environment, or write %2F"
+        ) as raised:
+            open_backing(url)
+        said = f"{raised.value} {raised.value.facts}"
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
+        assert not [part for part in ("sec", "AK", "ret@", "acc:", "user") if part in said]
+
+    def test_of_a_folder_on_a_host_is_refused_without_showing_it(self) -> None:
+        with pytest.raises(InvalidInput, match="file:///absolute") as raised:
+            open_backing("file://user:secret@host/path")
+        assert "secret" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("url", "name"),
+        [
+            ("s3://AKIAX:sec%2Fret%3Fx%5B@bucket/prefix?region=x", "s3://bucket/prefix"),
+            ("s3://AKIAX:s:ec@ret@bucket/prefix?region=x", "s3://bucket/prefix"),
+            ("s3://bucket/team@example.com/queue?region=x", "s3://bucket/team@example.com/queue"),
+        ],
+    )
+    def test_may_have_credentials_that_are_encoded_and_a_prefix_with_an_at(self, url: str, name: str) -> None:
+        assert open_backing(url).name == name
 
     def test_shows_no_credentials(self) -> None:
         backing = open_backing("s3://key:secret@bucket/prefix?region=us-east-1")

@@ -333,3 +333,39 @@ async def test_two_clusters_pointed_at_one_place_are_one(backing: MemoryBacking)
     [[leased]] = await other.lease("default", [LeaseJobs(NAMES[1], "w")])  # type: ignore[misc]
     assert leased.id == job.id
     assert await one.lease("default", [LeaseJobs(NAMES[1], "w")]) == [[]]
+
+
+class TestClosing:
+    async def test_no_log_waits_for_another(
+        self, store: ShardedLogStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each may wait ten seconds for its compactor, and there may be 64."""
+        begun = asyncio.Barrier(SHARDS)
+
+        async def close(self: LogStore) -> None:
+            await begun.wait()
+
+        await store.logs()
+        monkeypatch.setattr(LogStore, "close", close)
+        async with asyncio.timeout(30):
+            await store.close()
+
+    async def test_one_that_cannot_be_closed_keeps_nothing_else_open(
+        self, store: ShardedLogStore, backing: MemoryBacking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed: list[object] = []
+        logs = list(await store.logs())
+
+        async def close(self: LogStore) -> None:
+            closed.append(self)
+            if self in logs[:2]:
+                raise OSError(f"log {logs.index(self)}")
+
+        async def close_backing() -> None:
+            closed.append(backing)
+
+        monkeypatch.setattr(LogStore, "close", close)
+        monkeypatch.setattr(backing, "close", close_backing)
+        with pytest.raises(OSError, match="log 0"):
+            await store.close()
+        assert closed == [*logs, backing]

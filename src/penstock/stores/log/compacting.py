@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.stores.log import history
 from penstock.stores.log.backings import Objects, Tape, open_backing
 from penstock.stores.log.entry import read
@@ -57,6 +57,8 @@ MARKS_PER_RETENTION = 48
 BUSY_ENTRIES, AT_REST = 20, 12
 """With fewer new entries it looks more seldom, up to so many times: nobody waits for it."""
 ENDS_WITHIN_SECONDS = 10.0
+TOLD_SECONDS = 600
+"""So often it is told that it cannot be started: each sweep tries."""
 LAPSES_SECONDS = 900
 """After so long without a sweep, another program does them and has a compactor of its own."""
 
@@ -168,9 +170,12 @@ class Compactor:
             self._manifest.watermark, self._manifest.retired, self._manifest.history, self._manifest.exported,
         ):  # fmt: skip
             return Compacted(manifest.number, False, manifest.watermark)
+        # A manifest that was not confirmed may be there all the same: then everything begins with it.
+        state, self._state = self._state, None
         version = await self._snapshots.publish(manifest, self._version)
         if version is None:
             return self._start_over()
+        self._state = state
         self._manifest, self._version = manifest, version
         if wrote:
             self._written = []
@@ -242,7 +247,7 @@ class Compactor:
         self._facts.rows = []
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Go on until told to stop; what fails is tried again. It looks ever more seldom while little comes."""
+        """Go on until told to stop; what fails is tried again. It looks ever more seldom while little comes, or it fails."""
         last, stood_at, shortest = time.monotonic(), 0, self._rhythm.poll_seconds
         pause = shortest
         while not stopped.is_set():
@@ -260,10 +265,14 @@ class Compactor:
                     )
             except PenstockError as error:
                 log.warning("the compactor could not go on and tries again: %s", error)
-                self._state = None
+                pause = min(2 * pause, AT_REST * shortest)
+                # A store that is away leaves what was read as it was, and to load it again is a whole snapshot.
+                if not isinstance(error, StoreUnavailable):
+                    self._state = None
             await _wait(stopped, pause)
 
     async def _open(self) -> Folding:
+        self._state = None  # what it holds goes with the facts gathered so far
         self._facts, self._written = Facts() if self._facts is not None else None, []
         parts = Parts(new_machine=TouchedMachine if self._facts is None else self._facts.machine)
         found = await self._snapshots.load(parts)
@@ -366,6 +375,7 @@ class Tended:
         self._sweeps = 0
         self._process: CompactorProcess | None = None
         self._lapsing: asyncio.TimerHandle | None = None
+        self._told_at = float("-inf")
 
     @property
     def process(self) -> CompactorProcess | None:
@@ -377,10 +387,19 @@ class Tended:
         if self._sweeps < 2:
             return
         if self._process is None or not self._process.is_running:
-            self._process = await CompactorProcess.start(self._url, self._shard, self._rhythm)
+            try:
+                self._process = await CompactorProcess.start(self._url, self._shard, self._rhythm)
+            except OSError as error:  # no memory, no descriptors, no interpreter: sweeping needs none of it
+                self._tell(error)
+                return
         if self._lapsing is not None:
             self._lapsing.cancel()
         self._lapsing = asyncio.get_running_loop().call_later(LAPSES_SECONDS, self._process.end)
+
+    def _tell(self, error: OSError) -> None:
+        if time.monotonic() - self._told_at >= TOLD_SECONDS:
+            self._told_at = time.monotonic()
+            log.warning("the compactor of %s could not be started and is tried again: %s", self._shard, error)
 
     async def close(self) -> None:
         if self._lapsing is not None:

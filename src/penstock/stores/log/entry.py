@@ -78,7 +78,7 @@ class LogEntry(Struct, frozen=True):
 # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _twin(of: type[Struct], **options: Any) -> Any:
+def twin(of: type[Struct], **options: Any) -> Any:
     """A struct with the same fields, whose numbers stay as they were written.
 
     Whoever asked applies the call as it was asked, and others as they read it: 10 must not become 10.0 on the way, or
@@ -96,9 +96,9 @@ def _twin(of: type[Struct], **options: Any) -> Any:
             given.append((field.name, kept, field.default))
         else:
             given.append((field.name, kept))
-    twin = msgspec.defstruct(f"{of.__name__}Row", given, frozen=True, gc=False, **options)
-    _ORIGINALS[twin] = of, tuple(nested)
-    return twin
+    made = msgspec.defstruct(f"{of.__name__}Row", given, frozen=True, gc=False, **options)
+    _ORIGINALS[made] = of, tuple(nested)
+    return made
 
 
 _ORIGINALS: dict[type[Struct], tuple[type[Struct], tuple[int, ...]]] = {}
@@ -115,10 +115,10 @@ def _kept(type: Any) -> Any:
         return int | float
     if origin in (Union, UnionType):
         return Union[tuple(_kept(arg) for arg in args)]  # noqa: UP007
-    return _twin(type) if isclass(type) and issubclass(type, Struct) else type
+    return twin(type) if isclass(type) and issubclass(type, Struct) else type
 
 
-def _asked(row: Any) -> Any:
+def original(row: Any) -> Any:
     """The command behind a row."""
     found = _ORIGINALS.get(type(row))
     if found is None:
@@ -128,7 +128,7 @@ def _asked(row: Any) -> Any:
         return of(*astuple(row))
     values = list(astuple(row))
     for place in nested:
-        values[place] = _asked(values[place])
+        values[place] = original(values[place])
     return of(*values)
 
 
@@ -144,9 +144,9 @@ class _Rows(NamedTuple):
 
 
 def _commands(code: int, of: type[Struct]) -> _Rows:
-    decode = msgspec.msgpack.Decoder(list[_twin(of, array_like=True)]).decode  # type: ignore[misc]
+    decode = msgspec.msgpack.Decoder(list[twin(of, array_like=True)]).decode  # type: ignore[misc]
     return _Rows(
-        code, lambda given: [astuple(one) for one in given], decode, lambda rows: [*map(_asked, rows)]
+        code, lambda given: [astuple(one) for one in given], decode, lambda rows: [*map(original, rows)]
     )
 
 
@@ -160,13 +160,13 @@ _SETTLE_TAGS = {of: tag for tag, of in _SETTLES.items()}
 
 
 def _settles(code: int) -> _Rows:
-    rows = tuple(_twin(of, array_like=True, tag=tag) for tag, of in _SETTLES.items())
+    rows = tuple(twin(of, array_like=True, tag=tag) for tag, of in _SETTLES.items())
     decode = msgspec.msgpack.Decoder(list[Union[rows]]).decode  # type: ignore[valid-type]  # noqa: UP007
     return _Rows(
         code,
         lambda given: [(_SETTLE_TAGS[type(one)], *astuple(one)) for one in given],
         decode,
-        lambda rows: [*map(_asked, rows)],
+        lambda rows: [*map(original, rows)],
     )
 
 
@@ -194,7 +194,7 @@ def _configures(code: int) -> _Rows:
 
 
 def _changes(given: Iterable[tuple[str, Raw]]) -> Mapping[str, Any]:
-    return {name: _asked(_SETTINGS[name](value)) for name, value in given}
+    return {name: original(_SETTINGS[name](value)) for name, value in given}
 
 
 ROWS: dict[str, _Rows] = {

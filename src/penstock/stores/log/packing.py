@@ -48,7 +48,7 @@ class PackedJobs(dict[JobId, Job]):
     def __init__(self, tenant: str) -> None:
         super().__init__()
         self._tenant = tenant
-        self._shared: dict[NewJob, NewJob] = {}
+        self._shared: dict[tuple[NewJob, str], NewJob] = {}
 
     def __getitem__(self, job_id: JobId) -> Job:
         held: Any = _item(self, job_id)
@@ -69,11 +69,13 @@ class PackedJobs(dict[JobId, Job]):
         if job != Job(job.asked, self._tenant, job.created_at, job.scheduled_at, Status.QUEUED, job.run_at):
             return
         common = replace(job.asked, id=NO_ID, payload=EMPTY_OBJECT)
-        shared = self._shared.get(common)
+        # As it is told, too: 5 equals 5.0, and who asked for the one is not to be shown the other.
+        told = "" if common.retry is None else repr(common.retry)
+        shared = self._shared.get((common, told))
         if shared is None:
             if len(self._shared) >= MOST_SHARED:
                 self._shared.clear()
-            shared = self._shared[common] = common
+            shared = self._shared[common, told] = common
         packed: Any = Untouched(shared, job.payload, job.created_at, job.scheduled_at, job.run_at)
         super().__setitem__(job.asked.id, packed)
 

@@ -37,12 +37,16 @@ from penstock.core.machine import Machine
 from penstock.core.registry import AuditLine, Entry, Insight
 from penstock.core.schedule import NO_ID, Schedule
 from penstock.core.settings import QueueSettings
+from penstock.stores.log import entry as entries
+from penstock.stores.log.entry import original, twin
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
 from penstock.stores.log.state import Parts
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 
 FORMAT = 1
+BYTES_PER_SEGMENT = 8 * 1_048_576
+"""With so many it is closed: a request is broken off after some seconds, so what is too large is never written at all."""
 _CRC_BYTES = 4
 _AT_ONCE = 500
 _NONE = -1
@@ -63,12 +67,25 @@ def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:
 
 
 class _Pool:
-    """Names, times and requests of one segment, each written once and known by its place."""
+    """Names, times and requests of one segment, each written once and known by its place; and how much that comes to."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.times: dict[datetime, int] = {}
-        self.asked: dict[NewJob, int] = {}
+        self.asked: list[Raw] = []
+        self._asked: dict[bytes, int] = {}
+        self._size = 0
+        """Without names and times: they are short, and there are at most a few for each row."""
+
+    @property
+    def is_full(self) -> bool:
+        return self._size >= BYTES_PER_SEGMENT
+
+    def row(self, row: Any) -> Raw:
+        """A row as it is written."""
+        data = _encode(row)
+        self._size += len(data)
+        return Raw(data)
 
     def name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
@@ -79,15 +96,27 @@ class _Pool:
     def of(self, asked: NewJob) -> int:
         """What was asked for besides what tells one job from the next."""
         common = replace(asked, id=NO_ID, type="", queue="", payload=EMPTY_OBJECT)
-        return self.asked.setdefault(common, len(self.asked))
+        key = _encode(common)  # not itself: who asked for 5 and who asked for 5.0 would be the same
+        place = self._asked.get(key)
+        if place is None:
+            place = self._asked[key] = len(self.asked)
+            self.asked.append(self.row(_sparse(common)))
+        return place
 
 
 class _Known:
     """The same on the way back: everyone who had the same name or time shares one object again."""
 
-    def __init__(self, names: list[str], times: list[datetime]) -> None:
+    def __init__(self, names: list[str], times: list[datetime], asked: Iterable[Any] = ()) -> None:
         self.names = names
         self.times: list[Any] = [*times, None]  # so that _NONE finds None
+        self._asked = list(asked)
+
+    def asked(self, place: int) -> NewJob:
+        # When it is needed: all at once would be a pause, where each job has headers of its own.
+        asked: NewJob
+        asked = self._asked[place] = original(self._asked[place])
+        return asked
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +194,7 @@ class _LeaseRow(Struct, array_like=True, gc=False):
     worker: int
     taken: int
     expires: int
-    seconds: float
+    seconds: int | float
 
 
 class _JobRow(Struct, array_like=True, gc=False):
@@ -198,33 +227,49 @@ class _RequestRow(Struct, array_like=True, gc=False):
     until: datetime
 
 
+_AskedRow = twin(NewJob)
+
+
 class _Jobs(Struct, array_like=True):
     names: list[str]
     times: list[datetime]
-    asked: list[NewJob]
+    asked: list[_AskedRow]  # type: ignore[valid-type]
     rows: list[Raw]
     """A few hundred at a time, so that whoever reads them can do other things in between."""
     requests: list[_RequestRow]
 
 
-def jobs_segment(machine: Machine, ids: Iterable[JobId], requests: Mapping[str, Request]) -> bytes:
-    """Some jobs of a machine with their trails, and requests that were answered with them."""
+def jobs_segment(
+    machine: Machine, ids: Iterable[JobId], answered: Mapping[JobId, Mapping[str, Request]]
+) -> tuple[int, bytes]:
+    """Some jobs of a machine with their trails, and the requests they answered; of how many ids, until it was full.
+
+    A job that has left may have requests that are still answered.
+    """
     ledger, pool = machine.ledger, _Pool()
-    rows = [_job_row(ledger.jobs[job_id], ledger.trails.get(("job", job_id), ()), pool) for job_id in ids]
-    answered = [_RequestRow(key, one.job_id, one.fingerprint, one.until) for key, one in requests.items()]
-    asked = [_sparse(one) for one in pool.asked]
+    rows: list[Raw] = []
+    requests: list[Raw] = []
+    taken = 0
+    for taken, job_id in enumerate(ids, 1):  # noqa: B007
+        job = ledger.jobs.get(job_id)
+        if job is not None:
+            rows.append(pool.row(_job_row(job, ledger.trails.get(("job", job_id), ()), pool)))
+        for key, one in answered.get(job_id, {}).items():
+            requests.append(pool.row(_RequestRow(key, one.job_id, one.fingerprint, one.until)))
+        if pool.is_full:
+            break
     few = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-    return _sealed((list(pool.names), list(pool.times), asked, few, answered))
+    return taken, _sealed((list(pool.names), list(pool.times), pool.asked, few, requests))
 
 
 def restore_jobs(machine: Machine, data: bytes, now: datetime) -> Iterator[list[Job]]:
     """Take back what `jobs_segment` gave, some at a time; `Ledger.count_waiting` wants them when all are here."""
     segment = _opened(data, _Jobs)
-    known = _Known(segment.names, segment.times)
+    known = _Known(segment.names, segment.times, segment.asked)
     ledger = machine.ledger
     for few in segment.rows:
         rows = _rows.decode(few)
-        jobs = [_job(row, machine.tenant, segment.asked[row.asked], known) for row in rows]
+        jobs = [_job(row, machine.tenant, known) for row in rows]
         for row, job in zip(rows, jobs, strict=True):
             if row.trail is not None:
                 ledger.trails["job", job.id] = [_record(one, job.id, known, job) for one in row.trail]
@@ -242,8 +287,9 @@ def restore_jobs(machine: Machine, data: bytes, now: datetime) -> Iterator[list[
 _rows = msgspec.msgpack.Decoder(list[_JobRow])
 
 
-def _job(row: _JobRow, tenant: str, asked: NewJob, known: _Known) -> Job:
+def _job(row: _JobRow, tenant: str, known: _Known) -> Job:
     names, times, lease = known.names, known.times, row.lease
+    asked = known.asked(row.asked)
     asked = replace(asked, id=row.id, type=names[row.type], queue=names[row.queue], payload=row.payload)
     return Job(
         asked, tenant, times[row.created], times[row.scheduled], row.status, times[row.run], times[row.expires],
@@ -300,18 +346,20 @@ class _Feed(Struct, array_like=True):
     told: list[_Told]
 
 
-def feed_segment(told: Iterable[tuple[str, str, Record | Born]]) -> bytes:
-    """Some of what happened, in its order."""
+def feed_segment(told: Iterable[tuple[str, str, Record | Born]]) -> tuple[int, bytes]:
+    """Some of what happened, in its order; how much, until it was full."""
     pool = _Pool()
-    rows = [
-        _Told(
-            pool.name(kind), name,
-            _BornRow(pool.time(one.at), pool.name(one.queue), pool.name(one.type)) if isinstance(one, Born)
-            else _record_row(one, pool),
+    rows: list[Raw] = []
+    for kind, name, one in told:
+        record = (
+            _BornRow(pool.time(one.at), pool.name(one.queue), pool.name(one.type))
+            if isinstance(one, Born)
+            else _record_row(one, pool)
         )
-        for kind, name, one in told
-    ]  # fmt: skip
-    return _sealed((list(pool.names), list(pool.times), rows))
+        rows.append(pool.row(_Told(pool.name(kind), name, record)))
+        if pool.is_full:
+            break
+    return len(rows), _sealed((list(pool.names), list(pool.times), rows))
 
 
 def restore_feed(machine: Machine, data: bytes) -> Iterator[None]:
@@ -344,13 +392,16 @@ class _Audit(Struct, array_like=True):
     lines: list[_AuditRow]
 
 
-def audit_segment(audited: Iterable[tuple[int, AuditLine]]) -> bytes:
-    """Some lines of the audit log."""
+def audit_segment(audited: Iterable[tuple[int, AuditLine]]) -> tuple[int, bytes]:
+    """Some lines of the audit log; how many, until it was full."""
     pool = _Pool()
-    rows = [
-        (number, pool.name(line.kind), line.name, _record_row(line.change, pool)) for number, line in audited
-    ]
-    return _sealed((list(pool.names), list(pool.times), rows))
+    rows: list[Raw] = []
+    for number, line in audited:
+        change = _record_row(line.change, pool)
+        rows.append(pool.row((number, pool.name(line.kind), line.name, change)))
+        if pool.is_full:
+            break
+    return len(rows), _sealed((list(pool.names), list(pool.times), rows))
 
 
 def restore_audit(machine: Machine, data: bytes) -> Iterator[None]:
@@ -367,9 +418,12 @@ def restore_audit(machine: Machine, data: bytes) -> Iterator[None]:
 # ── The rest ──────────────────────────────────────────────────────────────────────────────────────
 
 
+_SettingsRow, _ScheduleRow, _AllowanceRow = twin(QueueSettings), twin(Schedule), twin(Allowance)
+
+
 class _LaneRow(Struct, array_like=True):
     name: str
-    settings: QueueSettings
+    settings: _SettingsRow  # type: ignore[valid-type]
     full_until: datetime | None
     turn: int
     keys: list[tuple[str | None, int, datetime | None]]
@@ -379,7 +433,7 @@ class _TenantRow(Struct, array_like=True):
     name: str
     lanes: list[_LaneRow]
     """In the order in which they were first used: a sweep goes by it."""
-    schedules: list[Schedule]
+    schedules: list[_ScheduleRow]  # type: ignore[valid-type]
     trails: list[tuple[str, str, list[_RecordRow]]]
     told_count: int
 
@@ -391,7 +445,7 @@ class _Head(Struct, array_like=True):
     times: list[datetime]
     tenants: list[_TenantRow]
     entries: list[Entry]
-    allowances: list[tuple[str, str, Allowance]]
+    allowances: list[tuple[str, str, _AllowanceRow]]  # type: ignore[valid-type]
     insights: list[Insight]
     offices: list[tuple[str, str, datetime]]
     name: str
@@ -426,16 +480,16 @@ def restore_head(parts: Parts, data: bytes) -> None:
         ledger = machine.ledger
         for row in tenant.lanes:
             lane = ledger.lane(row.name)
-            lane.settings = row.settings
+            lane.settings = original(row.settings)
             keys = {key: KeyUse(0, turn, full_until) for key, turn, full_until in row.keys}
             lane.recall(row.full_until, row.turn, keys)
-        machine.restore_schedules(tenant.schedules)
+        machine.restore_schedules([*map(original, tenant.schedules)])
         for kind, name, records in tenant.trails:
             ledger.trails[kind, name] = [_record(one, JobId(name), known) for one in records]
         ledger.told_count = tenant.told_count
     for entry in head.entries:
         parts.entries.setdefault((entry.kind, entry.name), {})[entry.tenant] = entry
-    parts.allowances.update({(tenant, name): one for tenant, name, one in head.allowances})
+    parts.allowances.update({(tenant, name): original(one) for tenant, name, one in head.allowances})
     parts.insights.update({(one.tenant, one.name): one for one in head.insights})
     parts.offices.update({office: (holder, until) for office, holder, until in head.offices})
 
@@ -465,13 +519,15 @@ _encode = msgspec.msgpack.Encoder().encode
 class _Sealed(Struct, array_like=True):
     format: int
     body: Raw
+    rules: int = 1
+    """By which it was made, as entries say it: in a snapshot nothing else tells of them."""
 
 
 _seal = msgspec.msgpack.Decoder(_Sealed).decode
 
 
 def _sealed(body: Any) -> bytes:
-    data = _encode((FORMAT, Raw(_encode(body))))
+    data = _encode((FORMAT, Raw(_encode(body)), entries.RULES))
     return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
 
 
@@ -484,9 +540,16 @@ def _opened(data: bytes, of: type[Row]) -> Row:
     sealed = _seal(body)
     if sealed.format > FORMAT:
         raise LogTooNew("a snapshot", sealed.format, FORMAT)
+    check_rules("a snapshot", sealed.format, sealed.rules)
     return _decoder(of).decode(sealed.body)  # type: ignore[no-any-return]
 
 
 @cache
 def _decoder(of: type[Struct]) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(of)
+
+
+def check_rules(what: str, format: int, rules: int) -> None:
+    """Refuse what was made by rules that we do not know: going on with it by ours would be another state."""
+    if rules > entries.RULES:
+        raise LogTooNew(what, f"{format} with rules {rules}", f"rules {entries.RULES}")

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -177,11 +178,18 @@ class ShardedLogStore:
         return (await self.logs())[0]
 
     async def close(self) -> None:
-        await self.wakeups.close()
+        async with AsyncExitStack() as stack:  # whatever goes wrong with one of them, the next is closed too
+            stack.push_async_callback(self._backing.close)
+            stack.push_async_callback(self._close_logs)
+            await self.wakeups.close()
+
+    async def _close_logs(self) -> None:
+        """All at once, because each may wait for its compactor."""
         logs, self._logs = self._logs or (), None
-        for log in logs:
-            await log.close()
-        await self._backing.close()
+        closed = await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
+        for error in closed:
+            if isinstance(error, BaseException):
+                raise error
 
     # ── To one log each ───────────────────────────────────────────────────────────────────────────
 

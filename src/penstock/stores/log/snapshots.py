@@ -22,11 +22,13 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId, NewJob, Record, Status
 from penstock.core.keys import Keys, Request
 from penstock.core.machine import Machine
 from penstock.core.ordering import Lane
+from penstock.stores.log import entry as entries
 from penstock.stores.log import segments
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
@@ -124,6 +126,8 @@ class Manifest(Struct, frozen=True):
     retired: dict[str, datetime] = {}
     """Segments that are named no more, and since when."""
     made_by: str = ""
+    rules: int = 1
+    """By which the snapshot was made; older manifests do not say. What publishes it sets it."""
 
     @property
     def number(self) -> int:
@@ -141,6 +145,7 @@ class Manifest(Struct, frozen=True):
 
 class _Format(Struct):
     fmt: int
+    rules: int = 1
 
 
 # ── Reading and writing ───────────────────────────────────────────────────────────────────────────
@@ -164,16 +169,17 @@ class Snapshots:
             return None
         data, version = found
         try:
-            fmt = msgspec.json.decode(data, type=_Format).fmt
-            if fmt > FORMAT:
-                raise LogTooNew(self._place, fmt, FORMAT)
+            told = msgspec.json.decode(data, type=_Format)
+            if told.fmt > FORMAT:
+                raise LogTooNew(self._place, told.fmt, FORMAT)
+            segments.check_rules(self._place, told.fmt, told.rules)
             return msgspec.json.decode(data, type=Manifest), version
         except msgspec.DecodeError as error:
             raise LogCorrupt(self._shard, "its manifest", str(error)) from error
 
     async def publish(self, manifest: Manifest, version: str | None) -> str | None:
         """Put a manifest in the place of the one that was read; None: another was first."""
-        data = msgspec.json.encode(manifest)
+        data = msgspec.json.encode(replace(manifest, rules=entries.RULES))
         told = await self._objects.replace(self._place, data, version)
         if told is None and (there := await self._objects.read(self._place)) is not None and there[0] == data:
             return there[1]  # it was ours, and the reply was lost
@@ -293,24 +299,29 @@ class Snapshots:
             firsts = [one.first for one in there]
             stale = {bisect_right(firsts, job_id) - 1 for job_id in touched}
         requests = _by_segment(machine, now, there, stale)
+        # Where all jobs have left nothing is touched any more: once its requests have lapsed too, it is dropped.
+        stale |= {index for index, one in enumerate(there) if not one.count and not requests[index]}
         made: list[JobsAt] = []
         for begin, end in _runs(there, stale):
             if begin not in stale:
                 made.append(there[begin])
                 continue
             below = there[end].first if end < len(there) else None
-            ids = machine.ledger.catalogue.between(there[begin].first, below)
-            answered = {key: one for index in range(begin, end) for key, one in requests[index].items()}
-            starts = range(0, max(len(ids), bool(answered)), JOBS_PER_SEGMENT)
-            # The first begins where the run began: what was answered with jobs long gone belongs somewhere too.
-            firsts = [ids[start] if start else there[begin].first for start in starts]
-            shares: list[dict[str, Request]] = [{} for _ in firsts]
-            for key, one in answered.items():
-                shares[bisect_right(firsts, one.job_id) - 1][key] = one
-            for start, first, share in zip(starts, firsts, shares, strict=True):
+            answered: dict[JobId, dict[str, Request]] = {}
+            for index in range(begin, end):
+                for key, one in requests[index].items():
+                    answered.setdefault(one.job_id, {})[key] = one
+            held = machine.ledger.jobs
+            # What was answered with jobs long gone belongs somewhere too: where they were.
+            gone = [job_id for job_id in answered if job_id not in held]
+            ids = sorted(machine.ledger.catalogue.between(there[begin].first, below) + gone)
+            start = 0
+            while start < len(ids):
                 some = ids[start : start + JOBS_PER_SEGMENT]
-                data = segments.jobs_segment(machine, some, share)
-                made.append(JobsAt(first, await self._put(data), len(some)))
+                taken, data = segments.jobs_segment(machine, some, answered)
+                count = sum(job_id in held for job_id in some[:taken])
+                made.append(JobsAt(ids[start] if start else there[begin].first, await self._put(data), count))
+                start += taken
         if made:
             made[0] = JobsAt(JobId(""), made[0].name, made[0].count)
         return made
@@ -334,19 +345,18 @@ class Snapshots:
         )  # fmt: skip
 
     async def _write_runs(
-        self, there: list[RunAt], first: int, last: int, encoded: Callable[[int, int], bytes]
+        self, there: list[RunAt], first: int, last: int, encoded: Callable[[int, int], tuple[int, bytes]]
     ) -> list[RunAt]:
         """The segments of what is numbered from `first` to before `last`; those stay that are full, or to which nothing came."""
-        made = [
-            one
-            for one in there
-            if one.first + one.count > first
-            and (one.count == TOLD_PER_SEGMENT or one.first + one.count == last)
-        ]
-        begin = made[-1].first + made[-1].count if made else first
-        for start in range(begin, last, TOLD_PER_SEGMENT):
-            end = min(start + TOLD_PER_SEGMENT, last)
-            made.append(RunAt(start, await self._put(encoded(start, end)), end - start))
+        made = [one for one in there if one.first + one.count > first]
+        # Only the last may have room, by what it holds or by its bytes: what came next went into another.
+        if made and made[-1].count != TOLD_PER_SEGMENT and made[-1].first + made[-1].count != last:
+            del made[-1]
+        start = made[-1].first + made[-1].count if made else first
+        while start < last:
+            count, data = encoded(start, min(start + TOLD_PER_SEGMENT, last))
+            made.append(RunAt(start, await self._put(data), count))
+            start += count
         return made
 
     async def _put(self, data: bytes) -> str:
@@ -408,12 +418,14 @@ def _runs(there: list[JobsAt], stale: Set[int]) -> Iterator[tuple[int, int]]:
 def _by_segment(
     machine: Machine, now: datetime, there: list[JobsAt], stale: Set[int]
 ) -> dict[int, dict[str, Request]]:
-    """The requests that are still answered, by the segment of the job that answered them."""
+    """The requests that are still answered, by the segment of the job that answered them: those of what is to be written,
+    and where no job is left."""
+    wanted = stale | {index for index, one in enumerate(there) if not one.count}
     firsts = [one.first for one in there]
     found: dict[int, dict[str, Request]] = {index: {} for index in range(len(there))}
     for key, request in machine.ledger.keys.requests.items():
         index = bisect_right(firsts, request.job_id) - 1
-        if index in stale and request.until > now:
+        if index in wanted and request.until > now:
             found[index][key] = request
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any
@@ -32,7 +33,7 @@ from penstock.core.commands import (
     Settled,
     Swept,
 )
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.registry import AuditPage, Entry, Events, Insight, PutEntry, Spend, Spent
 from penstock.core.schedule import Schedule
@@ -41,13 +42,14 @@ from penstock.core.timetable import by_cron
 from penstock.stores.log.backings import Backing, Tape
 from penstock.stores.log.compacting import Tended
 from penstock.stores.log.entry import write
-from penstock.stores.log.errors import ClockOff, StorageFull, StorageRefused
 from penstock.stores.log.log import MOST_BYTES, Log, LogWakeups, Source, in_parts
 from penstock.stores.log.snapshots import Snapshots
 from penstock.stores.log.state import Parts, State
 from penstock.stores.wakeups.memory import MemoryWakeups
 
 SHARD = "s00"
+LONG_SECONDS = 1.0
+"""A write that fails sooner costs a read little, so each tries it."""
 NOBODY = ""
 """Stands for the tenant of what belongs to none."""
 
@@ -71,6 +73,9 @@ class LogStore:
         """How many times more seldom than elsewhere an idle program should ask: here each request may cost money."""
         self._log = Log(name, open, **options)
         self._compactor = compactor
+        self._tried_seconds = 0.0
+        """How long it was tried in vain to write down what time has done; 0 if it was not, or failed at once."""
+        self._tries_again_at = float("-inf")
 
     @classmethod
     def at(cls, backing: Backing, shard: str = SHARD, **options: Any) -> LogStore:
@@ -314,27 +319,47 @@ class LogStore:
         return events
 
     async def close(self) -> None:
-        if self._compactor is not None:
-            await self._compactor.close()
-        await self._log.close()
+        try:
+            if self._compactor is not None:
+                await self._compactor.close()
+        finally:
+            await self._log.close()
 
     async def _look(self, tenant: str | None, read: Callable[[State], Coroutine[Any, Any, Any]]) -> Any:
         """What the state says, once it knows all that was acknowledged anywhere, and all that time has done."""
         await self._log.follow()
+        now = await self._caught_up(tenant)
+        return self._log.state.look(read, now)
+
+    async def _caught_up(self, tenant: str | None) -> datetime:
+        """The time, once all that it has done to a tenant is written down; that of the newest entry if nothing can be written.
+
+        Trying in vain may take half a minute; then nobody tries for as long again, and after that one for all who ask.
+        """
+        begun = _seconds()
+        if begun < self._tries_again_at:
+            return self._log.state.time
         try:
             now = await self._log.now()
             while self._log.state.is_due(tenant, now):
+                self._tries_again_at = _seconds() + self._tried_seconds
                 await self._tick(tenant or NOBODY)
+                self._tried_seconds, self._tries_again_at = 0.0, float("-inf")
                 # Asked again: a clock that was set back meanwhile would have us tick until it is there again.
                 now = await self._log.now()
-        except (ClockOff, StorageFull, StorageRefused):
-            now = (
-                self._log.state.time
-            )  # nothing can be written, but this can be told: how things stood at the newest entry
-        return self._log.state.look(read, now)
+        except StoreUnavailable:  # the log could be read just now, so this can be told: how things stood then
+            tried_seconds = _seconds() - begun
+            self._tried_seconds = tried_seconds if tried_seconds >= LONG_SECONDS else 0.0
+            self._tries_again_at = _seconds() + self._tried_seconds
+            return self._log.state.time
+        return now
 
     async def _tick(self, tenant: str) -> None:
         await self._log.commit(write("tick", tenant, ()))
+
+
+def _seconds() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _leave_open() -> None:

@@ -14,6 +14,7 @@ import msgspec
 from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.stores.log.options import NAMES, read_options
 
+BUCKETS = {"s3", "gs", "az"}
 KNOWN = "file:///path, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix and memory+log://name"
 
 
@@ -128,10 +129,9 @@ class Backing(Protocol):
 
 def open_backing(url: str) -> Backing:
     """The backing a URL names, whatever it says of its use. Nothing is touched before that."""
+    _check_credentials(url)
     url, _ = read_options(url)
     parts = urlsplit(url)
-    if parts.fragment:  # it may be a part of a password, and what is before it the name of another place
-        raise InvalidInput("url", "have no #; write %23", "…#…")
     if parts.query and parts.scheme in {"file", "memory+log"}:
         raise InvalidInput("url", f"have no options but {', '.join(NAMES)}", parts.query.partition("=")[0])
     match parts.scheme:
@@ -143,8 +143,9 @@ def open_backing(url: str) -> Backing:
             from penstock.stores.log.backings.files import FileBacking
 
             if parts.netloc not in {"", "localhost"}:
-                raise InvalidInput("url", "be file:///absolute/path or file:./relative", url)
-            return FileBacking(Path(unquote(parts.path)))
+                raise InvalidInput("url", "be file:///absolute/path or file:./relative", "file://…")
+            # Absolute from here on: a program may go to another folder, and an error names this one.
+            return FileBacking(Path(unquote(parts.path)).absolute())
         case "s3" | "gs" | "az":
             try:
                 from penstock.stores.log.backings.objects import bucket
@@ -155,6 +156,28 @@ def open_backing(url: str) -> Backing:
             return bucket(url)
         case _:
             raise UnknownStore(url, KNOWN)
+
+
+def _check_credentials(url: str) -> None:
+    """Refuse a URL whose credentials are cut in two by a character in them: what is left of them would be shown as a name."""
+    try:
+        parts = urlsplit(url)
+        is_cut = parts.scheme in BUCKETS and (
+            ":" in parts.netloc.rpartition("@")[2]
+            or ":" in parts.path.rpartition("@")[0]
+            or "@" in unquote(parts.query)
+        )
+        if parts.fragment:  # it may be a part of a password, and what is before it the name of another place
+            raise InvalidInput("url", "have no #; write %23", "…#…")
+    except ValueError:  # its message would repeat them, too
+        is_cut = True
+    if is_cut:
+        raise InvalidInput(
+            "url",
+            "name a bucket, which has no colon, and have no @ behind it; leave credentials to the environment, or write"
+            " %2F, %3F and %5B for /, ? and [ in them",
+            url.partition(":")[0] + "://…",
+        )
 
 
 def checked_key(key: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,8 @@ from penstock.stores.log.errors import StorageGone
 
 THREADS = 4
 LOCK = ".lock"
+LEFT_BEHIND_SECONDS = 24 * 3600.0
+"""A file that is being written is younger. One that a kill left behind is not, some day."""
 
 
 class FolderObjects(Objects):
@@ -88,9 +91,10 @@ class FolderObjects(Objects):
             held = _bytes(path)
             if (None if held is None else _version(held)) != version:
                 return None
-            new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            # Always the same: what a kill leaves behind is overwritten.
+            new = path.with_name(f".{path.name}.new")
             try:
-                with new.open("xb") as file:
+                with new.open("wb") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -184,7 +188,7 @@ def _nameless(path: Path) -> tuple[int, str | None]:
         except OSError as error:
             if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL}:
                 raise
-    name = str(path.with_name(f".{path.name}.{secrets.token_hex(8)}"))
+    name = str(path.with_name(f".{path.name}.{secrets.token_hex(8)}.new"))
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644), name
 
 
@@ -244,7 +248,16 @@ def _delete(paths: Sequence[Path]) -> None:
             path.unlink()
     for folder in {path.parent for path in paths}:
         with suppress(FileNotFoundError, NotADirectoryError):
+            _delete_left_behind(folder)
             sync_folder(folder)
+
+
+def _delete_left_behind(folder: Path) -> None:
+    """Delete what got no name of its own because its writer was killed; no listing shows it to the compactor."""
+    for path in folder.glob(".*.new"):
+        with suppress(FileNotFoundError):  # it has its name by now, or another was faster
+            if time.time() - path.stat().st_mtime > LEFT_BEHIND_SECONDS:
+                path.unlink()
 
 
 def _version(data: bytes) -> str:

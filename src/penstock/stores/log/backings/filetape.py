@@ -2,7 +2,8 @@
 
 Files are named for the first number in them. A file that has grown long enough ends with a marker, and the next one
 takes over, so that truncation can delete whole files. Readers take the lock too, shared: nobody sees an entry before
-it was synced, unless its writer was killed in between, and then whoever appends next syncs it along.
+it was synced. To write is to sync here (O_DSYNC): a writer that is killed in it lets go of the lock when that is done, so
+whoever appends next may say in `base` that all it found is durable.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Place:
         self.first = self.number = first
         self.writable = writable
         self.name = str(folder / _file(first))
-        self.fd = os.open(self.name, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        self.fd = os.open(self.name, (os.O_RDWR | os.O_DSYNC if writable else os.O_RDONLY) | os.O_CLOEXEC)
         self.offset = len(OPENING)
         self.ending = Ending.MORE
         try:
@@ -207,7 +208,6 @@ class FileTape(Tape):
         base = end.offset
         try:
             _write_all(end.fd, data, base)
-            os.fdatasync(end.fd)
         except OSError as error:
             try:
                 os.ftruncate(end.fd, base)
@@ -336,7 +336,7 @@ class FileTape(Tape):
                 cursor.advance(after + 1 - cursor.number, READ_BYTES)
         found: list[bytes] = []
         while not found:
-            if cursor.ending in {Ending.MORE, Ending.END}:
+            if cursor.ending is not Ending.ROLLED:  # what was torn may have been cut since, and gone on from
                 found = cursor.advance(most, READ_BYTES)
             if found:
                 break

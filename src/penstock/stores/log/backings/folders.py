@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.core.errors import StoreUnavailable
@@ -35,9 +36,18 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+_durable: set[Path] = set()
+"""Folders whose names this process has synced, or seen that it may not."""
+
+
 def make_folder(folder: Path) -> None:
     """Make it and the ones above it, each durable in its own."""
     if folder.is_dir():
+        # Whoever made it may not have come to the sync yet, and may be killed before it; those above it were synced before.
+        if folder not in _durable:
+            with suppress(PermissionError):  # of one who made it for us, in a place that is not ours
+                sync_folder(folder.parent)
+            _durable.add(folder)
         return
     make_folder(folder.parent)
     try:
@@ -46,3 +56,4 @@ def make_folder(folder: Path) -> None:
         if not folder.is_dir():
             raise
     sync_folder(folder.parent)
+    _durable.add(folder)

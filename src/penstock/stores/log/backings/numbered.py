@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
+from itertools import accumulate
 from random import Random
 
 import msgspec
@@ -27,13 +28,15 @@ from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.stores.log.backings import Objects, Tape
 from penstock.stores.log.backings.clocks import Clocks, is_within, machine_clocks
 from penstock.stores.log.backings.packed import FEW, NOBODY, Evidence, Packed, filler, pack, unpack
-from penstock.stores.log.backings.recent import Recent
+from penstock.stores.log.backings.recent import REMEMBERED_BYTES, Recent
 from penstock.stores.log.backings.turns import Turns, now
 from penstock.stores.log.errors import LogCorrupt, LogGap, OutcomeUnknown, StorageGone, Truncated
 
 RETENTION_SECONDS = 24 * 3600.0
 """No entry younger than this is deleted, by the store's own date of it. The compactor and every tape must agree on it."""
 AT_ONCE = 32
+FETCH_BYTES = 16 << 20
+"""No more than this is fetched for one read, unless one entry alone has more: a thousand of them may have gigabytes."""
 SINGLE_STEPS = 4
 """So many numbers are asked for one by one; whoever is further behind lists the rest."""
 PATIENCE_ROUND_TRIPS = 1.5
@@ -139,15 +142,16 @@ class ObjectTape(Tape):
 
     async def read(self, after: int, most: int = 1000) -> list[tuple[int, bytes]]:
         await self._opened()
-        if after < self._head:
-            return self._recent.following(after, most, self._head) or await self._read_old(after, most)
         try:
-            while await self._follow(most) and self._head <= after:
+            while self._head <= after and await self._follow(most):
                 pass
         except Truncated:
             self._open = False
             raise
-        return self._recent.following(after, most, self._head)
+        if self._head <= after:
+            return []
+        # What followed may have been more than is kept at hand; it must not be taken for nothing.
+        return self._recent.following(after, most, self._head) or await self._read_old(after, most)
 
     def ended(self, number: int, since: float) -> bool:
         return self._head == number and self._ended_at >= since
@@ -229,6 +233,7 @@ class ObjectTape(Tape):
     async def _follow(self, most: int) -> int:
         """Take what follows the head; how many there were. Few are asked for one by one, many are listed."""
         start = self._head
+        room = REMEMBERED_BYTES  # with more the first of them would not be at hand any more, and be fetched again
         for _ in range(min(most, SINGLE_STEPS)):
             number, before, asked_at = self._head + 1, self._clocks(), time.monotonic()
             found = await self._objects.get(self._key(number))
@@ -239,14 +244,14 @@ class ObjectTape(Tape):
                 return self._head - start
             await self._check_kept(number, None)
             self._take(number, self._unpacked(number, found))
-        if most > SINGLE_STEPS:
-            await self._follow_listed(most - SINGLE_STEPS)
+            room -= len(found)
+        if most > SINGLE_STEPS and room > 0:
+            await self._follow_listed(most - SINGLE_STEPS, room)
         return self._head - start
 
-    async def _follow_listed(self, most: int) -> None:
+    async def _follow_listed(self, most: int, most_bytes: int) -> None:
         head = self._head
-        listed = await self._objects.list(self._folder, after=self._key(head), most=most)
-        numbers = [_number(found.key) for found in listed]
+        numbers = await self._listed(head, most, most_bytes)
         entries = await self._fetch(numbers)
         await self._check_kept(head + 1, None)
         for number, found in zip(numbers, entries, strict=True):
@@ -256,7 +261,8 @@ class ObjectTape(Tape):
 
     async def _read_old(self, after: int, most: int) -> list[tuple[int, bytes]]:
         """What is below the head and no longer at hand."""
-        numbers = range(after + 1, min(self._head, after + most) + 1)
+        listed = await self._listed(after, min(most, self._head - after), FETCH_BYTES)
+        numbers = range(after + 1, max(listed, default=after + 1) + 1)
         entries = await self._fetch(numbers)
         manifest = await self._manifest()
         if manifest.watermark > after:
@@ -269,6 +275,16 @@ class ObjectTape(Tape):
                 raise LogGap(self._name, number, self._head)
             found.append((number, self._unpacked(number, entry)))
         return found
+
+    async def _listed(self, after: int, most: int, most_bytes: int) -> list[int]:
+        """The numbers that are there above one, so many that their entries have no more bytes; at least one of them."""
+        listed = await self._objects.list(self._folder, after=self._key(after), most=most)
+        sizes = accumulate(found.size for found in listed)
+        return [
+            _number(found.key)
+            for place, (found, size) in enumerate(zip(listed, sizes, strict=True))
+            if size <= most_bytes or not place
+        ]
 
     async def _fetch(self, numbers: Sequence[int]) -> list[bytes | None]:
         entries: list[bytes | None] = []

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -39,7 +40,12 @@ if TYPE_CHECKING:
 THREADS = 40
 """Thirty-two fetches at once, and room for a write beside them."""
 DEADLINE_SECONDS = 30.0
-REQUEST_SECONDS = 10
+REQUEST_SECONDS = 10.0
+"""So long a request is waited for; one that moves much may take longer, as long as it moves."""
+SLOWEST_BYTES_PER_SECOND = 128 * 1024
+"""What a line is good for at least: what is written at that rate comes to its end."""
+LONGEST_READ_SECONDS = 900.0
+"""However steadily it moves."""
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
 _DELETED_AT_ONCE = 1000
@@ -47,18 +53,19 @@ LISTED_AT_ONCE = 1000
 
 
 class BucketObjects(Objects):
-    """Objects of a bucket below a prefix. `reading` may repeat its requests, `writing` must not."""
+    """Objects of a bucket below a prefix. `reading` may repeat its requests; `writing`, given how long one may take, must not."""
 
     def __init__(
         self,
         name: str,
         reading: ObjectStore,
-        writing: ObjectStore,
+        writing: Callable[[float], ObjectStore],
         *,
         secrets: Sequence[str] = (),
         no_store: bool = False,
     ) -> None:
-        self._name, self._reading, self._writing = name, reading, writing
+        self._name, self._reading, self._writing = name, reading, cache(writing)
+        self._writing(REQUEST_SECONDS)  # what is wrong with the credentials is told at once
         self._secrets = [secret for secret in secrets if len(secret) > 3]
         self._attributes = {"Cache-Control": "no-store"} if no_store else None
         self._threads = Threads(name, THREADS)
@@ -154,7 +161,7 @@ class BucketObjects(Objects):
             data,
             store=self._name,
             key=key,
-            deadline_seconds=DEADLINE_SECONDS,
+            deadline_seconds=DEADLINE_SECONDS + _write_seconds(len(data)) - REQUEST_SECONDS,
             choices=self._choices,
         )
 
@@ -193,8 +200,9 @@ class BucketObjects(Objects):
 
     def _conditional(self, key: str, data: bytes, mode: PutMode) -> str | Put:
         try:
+            writing = self._writing(_write_seconds(len(data)))
             result = obstore.put(
-                self._writing, key, data, mode=mode, use_multipart=False, attributes=self._attributes
+                writing, key, data, mode=mode, use_multipart=False, attributes=self._attributes
             )
         except (AlreadyExistsError, PreconditionError):  # which of them it is differs from store to store
             return Put.REFUSED
@@ -226,7 +234,8 @@ class BucketObjects(Objects):
                     pass
 
     def _refusal(self, error: Exception) -> StoreUnavailable:
-        return refusal(self._name, error, self._secrets)
+        # Those of the environment may be others by now, and stores are made when they are needed.
+        return refusal(self._name, error, [*self._secrets, *known_secrets()])
 
 
 class BucketBacking(Backing):
@@ -285,20 +294,37 @@ def bucket(url: str) -> BucketBacking:
     name = f"{parts.scheme}://{_host(parts)}" + (f"/{prefix}" if prefix else "")
     secrets = [unquote(secret) for secret in (parts.username, parts.password) if secret]
     secrets += known_secrets()
-    reading, writing = (_store(parts, prefix, retries) for retries in (_RETRIES, _NO_RETRIES))
+    # How much there is to read is not known before; but whether more of it comes is.
+    read_limits: ClientConfig = {
+        "timeout": timedelta(seconds=LONGEST_READ_SECONDS),
+        "read_timeout": timedelta(seconds=REQUEST_SECONDS),
+    }
+    reading = _store(parts, prefix, _RETRIES, read_limits)
+
+    def writing(seconds: float) -> ObjectStore:
+        return _store(parts, prefix, _NO_RETRIES, {"timeout": timedelta(seconds=seconds)})
+
     return BucketBacking(
         name, BucketObjects(name, reading, writing, secrets=secrets, no_store=parts.scheme == "gs")
     )
 
 
-def _store(parts: SplitResult, prefix: str, retries: RetryConfig) -> ObjectStore:
+def _write_seconds(size: int) -> float:
+    """How long a write may take. Doubled and doubled again, because each length needs connections of its own."""
+    seconds = REQUEST_SECONDS
+    while seconds * SLOWEST_BYTES_PER_SECOND < size:
+        seconds *= 2
+    return seconds
+
+
+def _store(parts: SplitResult, prefix: str, retries: RetryConfig, limits: ClientConfig) -> ObjectStore:
     known = {"s3": {"endpoint", "region"}, "gs": {"endpoint"}, "az": {"endpoint", "account"}}[parts.scheme]
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - known):
         raise InvalidInput("url", f"have no options but {', '.join([*sorted(known), *NAMES])}", unknown[0])
     endpoint = options.get("endpoint")
     client: ClientConfig = {
-        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        **limits,
         "connect_timeout": timedelta(seconds=5),
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
     }

@@ -25,6 +25,12 @@ _SECRET = re.compile("^(AWS|AZURE|GOOGLE)_.*(SECRET|KEY|TOKEN|SAS)", re.IGNORECA
 _XML = re.compile(r"<\?xml.*?\?>")
 _BESIDE = re.compile(r"<(?!/?(?:Error|Code|Message)\b)([\w-]+)>.*?(?:</\1>|$)")
 """What a service adds to code and message may be the token that it was shown, or the request that was signed."""
+_SHOWN_TO_IT = re.compile(
+    r"\b((?:Bearer|Basic|SharedKey|SharedKeyLite) (?=[^\s<]{16})|(?:Credential|Signature|sig|X-Amz-[\w-]+)=)[^\s<,&]+",
+    re.IGNORECASE,
+)
+"""Credentials and signatures by where they stand: a careless service repeats some that nobody knows here."""
+_USER = re.compile(r"://[^/\s]+@")
 
 
 def known_secrets() -> list[str]:
@@ -53,6 +59,7 @@ def shown(text: str, secrets: Iterable[str]) -> str:
     line = " ".join(_XML.sub("", text.partition("\n\nDebug source")[0]).split())
     line = _BESIDE.sub("", line)
     line = re.sub(r"\?[^\s\"')]+", "?…", line)
-    for secret in secrets:
+    line = _SHOWN_TO_IT.sub(r"\1…", _USER.sub("://…@", line))
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
         line = line.replace(secret, "…")
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
