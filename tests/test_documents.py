@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from penstock import Queue
 from penstock.testing import memory_queue
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
@@ -42,8 +45,19 @@ async def _call(function: Any) -> None:
     await (function(queue) if takes_queue else function())
 
 
+def test_the_example_of_a_test_passes_with_the_settings_that_are_named(tmp_path: Path) -> None:
+    section = README.split("## Testing your own code")[1]
+    [setting, table] = re.findall(r"`(asyncio_mode = .*?|\[tool\..*?)`", section.split("```")[0])
+    (tmp_path / "pyproject.toml").write_text(f"{table}\n{setting}\n")
+    (tmp_path / "test_mail.py").write_text(section.split("```python\n")[1].split("```")[0])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mail.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
 def test_every_figure_of_the_readme_names_its_script() -> None:
-    figures = (ROOT / "README.md").read_text().split("## Figures")[1]
+    figures = README.split("## Figures")[1]
     scripts = re.findall(r"benchmarks/\w+\.py", figures)
     assert scripts
     assert all((ROOT / script).exists() for script in scripts)

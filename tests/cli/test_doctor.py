@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -149,6 +150,45 @@ def test_without_any_store_none_is_made(run: Any, tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+class TestALog:
+    """In a folder or a bucket."""
+
+    @pytest.fixture
+    def folder(self, run: Any, tmp_path: Path) -> Path:
+        folder = tmp_path / "queue"
+        assert run("enqueue", "t", "--url", f"file:{folder}").exit_code == 0
+        return folder
+
+    def test_that_is_not_there_is_a_problem_and_not_made(self, run: Any, tmp_path: Path) -> None:
+        done = run("doctor", "--url", f"file:{tmp_path}/quueue")
+        assert done.exit_code == 1
+        [(level, text)] = found(done)["store"]
+        assert level == "problem"
+        assert f"there is no log in {tmp_path}/quueue yet; look at its name" in text
+        assert list(tmp_path.iterdir()) == []
+
+    def test_that_may_be_written_is_fine(self, run: Any, folder: Path) -> None:
+        done = run("doctor", "--url", f"file:{folder}")
+        assert done.exit_code == 0
+        assert found(done)["folder"] == [("ok", f"{folder} may be written → None")]
+
+    @pytest.mark.parametrize("refusing", [".", "s00/log", "s00/log/00000000000000000001.log"])
+    def test_that_may_not_be_written_is_a_problem(
+        self, run: Any, folder: Path, refusing: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named = folder / refusing
+        assert named.exists()
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: Path(path) != named
+        )  # nothing is refused to root
+        done = run("doctor", "--url", f"file:{folder}")
+        assert done.exit_code == 1
+        [(level, text)] = found(done)["folder"]
+        assert level == "problem"
+        assert text.startswith(f"{named} may not be written by ")
+        assert f"→ give this user the right to write {folder} and all that is in it" in text
+
+
 class TestLakes:
     LONG_AGO = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -169,7 +209,7 @@ class TestLakes:
         assert "no job that ended after 2026-01-02 00:00 UTC leaves" in text
         assert "penstock lake run --lake /lake" in text
         assert "penstock lake forget abc" in text
-        assert run("lake", "forget", "xyz").exit_code == Exit.REFUSED
+        assert run("lake", "forget", "xyz").exit_code == Exit.NOT_FOUND
         assert run("lake", "forget").exit_code == 2
         done = run("lake", "forget", "abc")
         assert done.exit_code == 0, done.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ class TestEnqueue:
         done = run("enqueue", *arguments)
         assert (done.exit_code, done.stdout) == (2, "")
         assert says in done.stderr
+
+    def test_says_in_its_help_and_in_the_readme_that_the_code_is_not_looked_at(self, run: Any) -> None:
+        out = " ".join(run("enqueue", "--help").stdout.split())
+        assert "The code of the handler is not looked at" in out
+        readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+        assert "`penstock enqueue` does not look at the code" in readme
 
     def test_a_key_used_with_another_body_is_refused_with_4(self, run: Any) -> None:
         run("enqueue", "t", "1", "--idempotency-key", "k")

@@ -66,6 +66,10 @@ class TestQueues:
             in run("queues", "set", "emails", "fair=true", "-o", "table").stdout
         )
 
+    def test_every_setting_is_named_in_the_help(self, run: Any) -> None:
+        out = run("queues", "set", "--help").stdout
+        assert [name for name in QueueSettings.__struct_fields__ if f" {name}=" not in out] == []
+
     @pytest.mark.parametrize(
         ("setting", "says"),
         [

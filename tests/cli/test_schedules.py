@@ -51,7 +51,9 @@ class TestSchedules:
         assert (job["schedule"], job["payload"], job["status"]) == ("morning", [1], "queued")
         assert [one["id"] for one in told("jobs", "list", "--schedule", "morning")] == [id]
         assert told("schedules", "show", "morning")["next_fire_at"] == before
-        assert run("schedules", "run", "morning").stdout.strip() != id
+        again = told("schedules", "run", "morning", "-o", "json")
+        assert again["id"] != id
+        assert again["duplicate"] is None
 
     def test_rests_and_goes_on(self, run: Any, told: Any) -> None:
         run(*PUT)

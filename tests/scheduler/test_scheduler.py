@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.commands import Fire, LeaseJobs
 from penstock.core.cron import plan
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.core.job import Outcome, Status
 from penstock.core.schedule import Schedule
 from penstock.queue import Queue
@@ -334,6 +334,26 @@ class TestBadWeather:
                 between.storm = False
                 await until_stored(lambda: fire_times(queue))
                 await until(lambda: scheduler.status().last_error is None)
+
+    async def test_a_store_that_is_away_is_told_in_a_line_and_anything_else_with_where_it_was(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def broken(*_: object) -> float:
+            raise ValueError("no such thing")
+
+        between, stormy = weather(queue)
+        scheduler = quiet(stormy)
+        with between.storming():
+            async with running(scheduler):
+                await until(lambda: scheduler.status().last_error)
+        monkeypatch.setattr(scheduler._sweeping, "_work", broken)
+        await scheduler._sweeping.once()
+        scheduler._firing.failed_in_part("tenant a", StoreUnavailable("the store", "a storm"))
+        *away, wrong, in_part = caplog.records
+        assert away
+        assert all(record.exc_info is None for record in [*away, in_part])
+        assert "StoreUnavailable: the store could not be reached: a storm" in away[0].getMessage()
+        assert wrong.exc_info is not None
 
     async def test_a_storm_in_the_middle_of_its_reign(self, queue: Queue, clock: FakeClock) -> None:
         between, stormy = weather(queue)

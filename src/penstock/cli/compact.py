@@ -9,12 +9,12 @@ import click
 from msgspec import to_builtins
 
 from penstock.cli.exits import refused
+from penstock.cli.opening import found_log
 from penstock.cli.output import output_option, print_json
-from penstock.core.errors import NotFound, PenstockError
-from penstock.stores.log.backings import open_backing
+from penstock.core.errors import PenstockError
 from penstock.stores.log.backings.numbered import RETENTION_SECONDS
 from penstock.stores.log.compacting import Compacted, Rhythm, compact_once
-from penstock.stores.log.layout import found_layout, shard_name
+from penstock.stores.log.layout import shard_name
 from penstock.stores.log.options import read_options
 
 
@@ -37,8 +37,7 @@ def command(url: str, retention_hours: float, output: str) -> None:
     except PenstockError as error:
         raise refused(error) from None
     if output == "json":
-        found = [{"log": log, **to_builtins(one)} for log, one in done.items()]
-        print_json(found if len(done) > 1 else to_builtins(*done.values()))
+        print_json([{"log": log, **to_builtins(one)} for log, one in done.items()])
         return
     for log, one in done.items():
         click.echo(f"{log}: {_told(one)}" if len(done) > 1 else _told(one))
@@ -46,14 +45,8 @@ def command(url: str, retention_hours: float, output: str) -> None:
 
 async def _compacted(url: str, rhythm: Rhythm) -> dict[str, Compacted]:
     """What came of each log of a place, one after the other."""
-    address, options = read_options(url)
-    backing = open_backing(address)
-    try:
-        found = await found_layout(backing, options.shards)
-    finally:
-        await backing.close()
-    if found is None:
-        raise NotFound(f"there is no log in {address} yet; look at its name")
+    found = await found_log(url)
+    address, _ = read_options(url)
     logs = [shard_name(number) for number in range(found.shards)]
     return {log: await compact_once(address, log, rhythm) for log in logs}
 

@@ -12,23 +12,28 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import click
 from msgspec import Struct
 
 from penstock import __version__
 from penstock.cli.exits import Exit, refused_by_driver, told
-from penstock.cli.opening import EMBEDDED, opened, tenant_option, url_option
+from penstock.cli.opening import EMBEDDED, actor, opened, tenant_option, url_option
 from penstock.cli.output import clean, coloured, console, output_option, print_json
 from penstock.cli.words import span
 from penstock.core import promises
-from penstock.core.errors import Forbidden, PenstockError, StoreUnavailable
+from penstock.core.errors import Forbidden, NotFound, PenstockError, StoreUnavailable
 from penstock.core.job import Status
 from penstock.core.promises import Promise
 from penstock.core.registry import ALL_TENANTS
 from penstock.presence import workers
 from penstock.queue import Queue
+
+if TYPE_CHECKING:
+    from penstock.stores.log.cost import Usage
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_POSTGRES = 140_000
@@ -119,6 +124,8 @@ async def _findings(url: str | None, tenant: str) -> AsyncIterator[Finding]:
         async with opened(url, tenant) as queue:
             async for finding in _store_findings(queue):
                 yield finding
+            if url is not None and (folder := _folder(url)) is not None:
+                yield _writable(folder)
     except Exception as error:
         yield _unopened(error)
 
@@ -160,10 +167,12 @@ def _unopened(error: Exception) -> Finding:
             return Finding(
                 "schema", Level.PROBLEM, told(error), "run `penstock migrate`, or upgrade this package"
             )
-        advice = "check the URL, and that the server runs and lets this host in"
-        return Finding(
-            "store", Level.PROBLEM, told(error), advice if isinstance(error, StoreUnavailable) else None
-        )
+        advice = None
+        if isinstance(error, StoreUnavailable):
+            advice = "check the URL, and that the server runs and lets this host in"
+        elif isinstance(error, NotFound):
+            advice = "if the name is right, the first worker, service or job makes it"
+        return Finding("store", Level.PROBLEM, told(error), advice)
     if (refused := refused_by_driver(error)) is not None:
         return Finding(
             "store", Level.PROBLEM, refused.message, "check user, password and database in the URL"
@@ -187,6 +196,26 @@ async def _store_findings(queue: Queue) -> AsyncIterator[Finding]:
         yield finding
     for finding in await _lakes(queue):
         yield finding
+
+
+def _folder(url: str) -> Path | None:
+    """The folder that a log is in."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)).absolute() if parts.scheme == "file" else None
+
+
+def _writable(folder: Path) -> Finding:
+    """Whether this user may write a log: what is in it can be read without, and looks well."""
+    for top, _, names in os.walk(folder):
+        below = Path(top)
+        # Entries are written into files that are there, and locks are taken on them; the rest is written anew.
+        written = [below, *(below / name for name in names if below.name == "log" or name.startswith("."))]
+        if refusing := next((path for path in written if not os.access(path, os.W_OK)), None):
+            return Finding(
+                "folder", Level.PROBLEM, f"{refusing} may not be written by {actor().removeprefix('cli:')}: what changes the queue, or keeps it small, fails",
+                f"give this user the right to write {folder} and all that is in it",
+            )  # fmt: skip
+    return Finding("folder", Level.OK, f"{folder} may be written")
 
 
 async def _clock(queue: Queue) -> Finding:
@@ -266,11 +295,14 @@ async def _log(queue: Queue) -> AsyncIterator[Finding]:
     """What only a log has: each thing asked of its storage may cost money. Measured by what is in it."""
     if not hasattr(queue.store, "usage"):
         return
-    from penstock.stores.log.cost import PRICES_OF, S3_STANDARD
+    from penstock.stores.log.cost import S3_STANDARD
 
     used = await queue.store.usage()
-    about = f"the last {used.entries:,} entries ({span(used.hours * 3600)}, {used.writers} writers)"
-    if not used.jobs:
+    by = f"{used.writers} at work at once" if used.writers else "by programs that came and went"
+    about = f"the last {used.entries:,} entries ({span(used.hours * 3600)}, {by})"
+    if not used.entries:
+        yield Finding("cost", Level.OK, "nothing was ever written: requests per job cannot be told yet")
+    elif not used.jobs:
         yield Finding("cost", Level.OK, f"{about} hold no job: requests per job cannot be told yet")
     else:
         yield Finding(
@@ -280,10 +312,24 @@ async def _log(queue: Queue) -> AsyncIterator[Finding]:
             "calls made at the same time ride in one entry: more at once, larger batches or a longer ?window= cost"
             " less per job" if used.puts_per_job > 1 else None,
         )  # fmt: skip
-    yield Finding(
+    yield _at_rest(used, len(await workers(queue.store, queue.tenant)) or 1)
+
+
+def _at_rest(used: Usage, there: int) -> Finding:
+    """What an idle hour asks: as measured, or as reckoned where there is nothing to measure it by yet."""
+    from penstock.stores.log.cost import HOURS_A_MONTH, LEAST_HOURS, PRICES_OF, S3_STANDARD, at_rest
+
+    if used.tells_of_rest:
+        hour, told = used.idle_hour, "at rest, as measured,"
+    else:
+        hour = at_rest(there, 1, used.poll_seconds)
+        why = "less than an hour of entries" if used.hours < LEAST_HOURS else "nobody who stayed at work"
+        some = "one worker" if there == 1 else f"{there} workers"
+        told = f"at rest it cannot be measured yet ({why}); reckoned for {some},"
+    return Finding(
         "cost", Level.OK,
-        f"at rest {used.idle_hour.puts:,.0f} writes and {used.idle_hour.gets:,.0f} reads an hour, the compactor's among them,"
-        f" ${used.idle_month(S3_STANDARD):,.2f} a month in a bucket (list prices of {S3_STANDARD.name}, {PRICES_OF});"
+        f"{told} {hour.puts:,.0f} writes and {hour.gets:,.0f} reads an hour, the compactor's among them,"
+        f" ${hour.cost(S3_STANDARD) * HOURS_A_MONTH:,.2f} a month in a bucket (list prices of {S3_STANDARD.name}, {PRICES_OF});"
         f" each process looks every {used.poll_seconds:g} to {1.5 * used.poll_seconds:g} s when nothing happens",
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import click
 from penstock.app.handle import ended
 from penstock.cli.asking import job_asked, job_options
 from penstock.cli.exits import Exit
-from penstock.cli.opening import on_store
+from penstock.cli.opening import on_store_or_new
 from penstock.cli.output import clean, hint, print_json
 from penstock.cli.shapes import job_plain
 from penstock.cli.words import Duration, Json, Moment
@@ -45,7 +45,7 @@ FOR_EVER = inf
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="The id (or with --wait the result) alone, or all there is to know.",
 )  # fmt: skip
-@on_store
+@on_store_or_new
 async def enqueue(
     queue: Queue,
     /,
@@ -59,6 +59,9 @@ async def enqueue(
     """Put a job of TYPE in and print its id.
 
     PAYLOAD is JSON, the handler's arguments by name; `-` reads it from standard input.
+
+    The code of the handler is not looked at: the queue and all else that `@app.job(…)` declares hold for jobs that the code puts
+    in. Say here what is to differ from the defaults and from what the queue is set to.
 
     \b
     penstock enqueue email.send '{"to": "ada@example.com"}' --queue emails --delay 5m

@@ -110,11 +110,11 @@ def _columns() -> list[Column]:
 
     return [
         Column("id", lambda job: job.id, whole=True),
-        Column("type", lambda job: job.type),
-        Column("queue", lambda job: job.queue),
-        Column("status", lambda job: job.status),
-        Column("attempts", lambda job: job.attempts, right=True),
-        Column("when", moved),
+        Column("type", lambda job: job.type, spare=1),
+        Column("queue", lambda job: job.queue, spare=3),
+        Column("status", lambda job: job.status, whole=True),
+        Column("attempts", lambda job: job.attempts, right=True, spare=4),
+        Column("when", moved, spare=2),
         Column("created", lambda job: local(job.created_at), wide=True),
         Column("run at", lambda job: local(job.run_at), wide=True),
         Column("priority", lambda job: job.priority, wide=True, right=True),
@@ -347,7 +347,7 @@ _CHANGED = [
         "status",
         lambda changed: f"{changed.status}, asked to stop" if changed.cancel_requested else changed.status,
     ),
-    Column("with it", lambda changed: "\n".join(changed.others)),
+    Column("with it", lambda changed: "\n".join(changed.others), whole=True),
 ]
 
 

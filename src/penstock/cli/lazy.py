@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.exits import refused, refused_by_driver
+from penstock.cli.exits import refused, refused_elsewhere
 from penstock.core.errors import PenstockError
 
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]
@@ -62,6 +62,6 @@ class LazyGroup(click.Group):
         except PenstockError as error:
             raise refused(error) from error
         except Exception as error:
-            if (known := refused_by_driver(error)) is None:
+            if (known := refused_elsewhere(error)) is None:
                 raise
             raise known from error

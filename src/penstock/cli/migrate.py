@@ -11,7 +11,7 @@ from typing import NoReturn
 import asyncpg
 import click
 
-from penstock.cli.exits import Exit
+from penstock.cli.exits import UNREADABLE_URL, Exit
 from penstock.stores.postgres.embedded import EmbeddedError, start_async
 from penstock.stores.postgres.migrate import (
     Connection,
@@ -120,8 +120,8 @@ async def _connect(url: str) -> asyncpg.Connection[asyncpg.Record]:
         _leave(Exit.UNREACHABLE, f"cannot connect: no answer within {CONNECT_SECONDS} seconds")
     except (OSError, asyncpg.PostgresError) as error:
         _leave(Exit.UNREACHABLE, f"cannot connect: {error}")
-    except ValueError as error:
-        _leave(Exit.USAGE, f"cannot read the URL: {error}")
+    except ValueError:
+        _leave(Exit.USAGE, UNREADABLE_URL)
 
 
 def _leave(code: Exit, reason: object) -> NoReturn:

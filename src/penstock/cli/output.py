@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
+from penstock.cli.tables import GAP, Needs, needs, widths
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -78,6 +80,7 @@ class _Lines:
     def end(self) -> None:
         if self._output == "json":
             click.echo("]" if self._count else "[]")
+        sys.stdout.flush()  # while there is somebody to tell that it cannot be written
 
 
 def _csv_cell(value: object) -> object:
@@ -94,18 +97,21 @@ class Column(NamedTuple):
     """Shown by `-o wide` alone."""
     right: bool = False
     whole: bool = False
-    """Never wrapped: what people copy."""
+    """Never wrapped: what people copy, and words that say all."""
+    spare: int = 0
+    """What goes first where there is little room: the highest. See `tables`."""
 
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-def console() -> Console:
-    """Where tables go. In a pipe nothing is wrapped; NO_COLOR is honoured by rich itself."""
+def console(*, wide: bool = False) -> Console:
+    """Where tables go. In a pipe, and if asked for all there is, nothing is wrapped; NO_COLOR is honoured by rich itself."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
+    width = None if sys.stdout.isatty() and not wide else 10_000
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def clean(value: object) -> str:
@@ -124,27 +130,60 @@ def coloured(value: object) -> Text:
     return Text(shown, style=COLOURS.get(shown.partition(" ")[0], ""))
 
 
-def table(columns: Sequence[Column], items: Iterable[Any], *, wide: bool = False) -> Table:
-    from rich.table import Table
-
+def table(columns: Sequence[Column], items: Iterable[Any], *, wide: bool = False) -> Fitted:
     shown = [column for column in columns if wide or not column.wide]
-    rows = [[_cell(column.cell(item)) for column in shown] for item in items]
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, column in enumerate(shown):
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.whole,
-            min_width=max((_width(row[place]) for row in rows), default=0) if column.whole else None,
-            overflow="fold",
-        )
-    for row in rows:
-        made.add_row(*row)
-    return made
+    return Fitted(shown, [[_cell(column.cell(item)) for column in shown] for item in items], whole=wide)
 
 
-def _width(cell: Text) -> int:
-    return max(map(len, cell.plain.split("\n")))
+class Fitted:
+    """A table that fits where it is printed. What it leaves out it names; one that is `whole` leaves out and cuts nothing."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]], *, whole: bool) -> None:
+        self._columns, self._rows, self._whole = columns, rows, whole
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        asked = [
+            needs(
+                column.title,
+                [row[place].plain for row in self._rows],
+                spare=column.spare,
+                firm=column.whole or column.right,
+            )
+            for place, column in enumerate(self._columns)
+        ]
+        found = None if self._whole else widths(asked, options.max_width)
+        yield self._table(asked, found)
+        if found is None:
+            return
+        out = [
+            self._columns[place].title
+            for place, one in enumerate(asked)
+            if one.natural and place not in found
+        ]
+        if out:
+            yield Text(f"no room for: {', '.join(out)}", style="dim")
+
+    def _table(self, asked: Sequence[Needs], found: Mapping[int, int] | None) -> Table:
+        from rich.table import Table
+
+        made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        shown = range(len(self._columns)) if found is None else sorted(found)
+        for place in shown:
+            column = self._columns[place]
+            width = None if found is None else found[place]
+            made.add_column(
+                column.title,
+                justify="right" if column.right else "left",
+                no_wrap=column.whole,
+                width=width,
+                min_width=asked[place].natural if column.whole and width is None else None,
+                overflow="fold" if width is None or width >= asked[place].least else "ellipsis",
+            )
+        for row in self._rows:
+            made.add_row(*(row[place] for place in shown))
+        return made
 
 
 def _cell(value: object) -> Text:
@@ -164,7 +203,8 @@ def show_list(
     """Print a list, in the format asked for; with nothing in it a person is told so."""
     if output in ("table", "wide"):
         if items:
-            console().print(table(columns, items, wide=output == "wide"))
+            wide = output == "wide"
+            console(wide=wide).print(table(columns, items, wide=wide))
         else:
             click.echo(empty, err=True)
         return

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from penstock.cli import timeline
-from penstock.cli.opening import on_store
+from penstock.cli.opening import on_store, on_store_or_new
 from penstock.cli.output import (
     Column,
     console,
@@ -45,8 +45,10 @@ async def list_(queue: Queue, /, output: str) -> None:
 def columns(at: datetime) -> list[Column]:
     """A queue in a line; `top` has the same ones."""
 
-    def count(status: Status, *, wide: bool = False) -> Column:
-        return Column(str(status), lambda view: view.counts.get(status, 0) or "·", wide=wide, right=True)
+    def count(status: Status, *, wide: bool = False, spare: int = 0) -> Column:
+        return Column(
+            str(status), lambda view: view.counts.get(status, 0) or "·", wide=wide, right=True, spare=spare
+        )
 
     return [
         Column("queue", lambda view: view.name),
@@ -55,9 +57,9 @@ def columns(at: datetime) -> list[Column]:
         Column("oldest due", lambda view: oldest(view, at), right=True),
         count(Status.RUNNING),
         count(Status.WAITING, wide=True),
-        count(Status.SUCCEEDED),
+        count(Status.SUCCEEDED, spare=2),
         count(Status.DEAD),
-        count(Status.HELD),
+        count(Status.HELD, spare=1),
         count(Status.CANCELLED, wide=True),
         Column(
             "concurrency", lambda view: told_setting(view.settings.max_concurrency), wide=True, right=True
@@ -118,7 +120,7 @@ async def _tell_if_new(queue: Queue, *names: str) -> None:
 @queues.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
-@on_store
+@on_store_or_new
 async def pause(queue: Queue, /, names: tuple[str, ...], reason: str | None) -> None:
     """Let out no more jobs of a queue. Those that run finish; new ones are taken in."""
     await _tell_if_new(queue, *names)
@@ -144,7 +146,7 @@ async def resume(queue: Queue, /, names: tuple[str, ...], reason: str | None) ->
 @click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @output_option("table", "json")
-@on_store
+@on_store_or_new
 async def set_(
     queue: Queue, /, name: str, settings: tuple[str, ...], reason: str | None, output: str
 ) -> None:
@@ -153,7 +155,8 @@ async def set_(
     \b
     max_concurrency=5  max_concurrency_per_key=1  rate=100/60s  rate_per_key=5/s,burst=10
     fair=true  max_attempts=8  retry=exponential,base=5s,factor=2,cap=1h,jitter=0.1
-    on_exhausted=hold  lease_seconds=60  retention_seconds=30d  max_depth=100000  paused=false
+    on_exhausted=hold  lease_seconds=60  retention_seconds=30d  max_depth=100000
+    target_seconds=60  paused=false
 
     `none` takes a limit away.
     """

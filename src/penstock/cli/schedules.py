@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.cli import timeline
 from penstock.cli.asking import job_asked, job_options
-from penstock.cli.opening import on_store
+from penstock.cli.opening import on_store, on_store_or_new
 from penstock.cli.output import (
     Column,
     console,
@@ -51,10 +51,10 @@ async def list_(queue: Queue, /, output: str) -> None:
     columns = [
         Column("schedule", lambda schedule: schedule.name),
         Column("", lambda schedule: "paused" if schedule.paused else ""),
-        Column("cron", lambda schedule: schedule.cron),
-        Column("zone", lambda schedule: schedule.tz),
-        Column("type", lambda schedule: schedule.job.type),
-        Column("queue", lambda schedule: schedule.job.queue),
+        Column("cron", lambda schedule: schedule.cron, whole=True),
+        Column("zone", lambda schedule: schedule.tz, spare=2),
+        Column("type", lambda schedule: schedule.job.type, spare=1),
+        Column("queue", lambda schedule: schedule.job.queue, spare=3),
         Column("next", lambda schedule: _when_next(schedule, at)),
         Column("last", lambda schedule: ago(schedule.last_fire_at, at) if schedule.last_fire_at else "never", wide=True),
         Column("missed", lambda schedule: schedule.missed, wide=True),
@@ -139,7 +139,7 @@ def _told(run: datetime, tz: str, at: datetime) -> str:
 @click.option("--paused/--not-paused", default=None, help="Whether it rests.")
 @click.option("--reason", help="Why; it is kept in the audit trail.")
 @output_option("table", "json")
-@on_store
+@on_store_or_new
 async def put(
     queue: Queue,
     /,
@@ -203,15 +203,22 @@ async def resume(queue: Queue, /, name: str, reason: str | None) -> None:
 
 @schedules.command()
 @click.argument("name")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="The id alone, or all there is to know.",
+)  # fmt: skip
 @on_store
-async def run(queue: Queue, /, name: str) -> None:
+async def run(queue: Queue, /, name: str, output: str) -> None:
     """Put the job of a schedule in now, once; its next fire time stays. Prints the job's id."""
     schedule = await queue.schedule(name)
     job = replace(schedule.job, id=new_id(), schedule=name)
     [answer] = await queue.enqueue_many([job])
     if isinstance(answer, PenstockError):
         raise answer
-    click.echo(answer.id)
+    if output == "json":
+        print_json(answer)
+    else:
+        click.echo(answer.id)
     if answer.duplicate is not None:
         click.echo(f"penstock: no new job: one with the same {answer.duplicate} stands for it", err=True)
 

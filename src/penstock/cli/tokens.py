@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from penstock.access import Access, Scope, Token
-from penstock.cli.opening import on_store
+from penstock.cli.opening import on_store, on_store_or_new
 from penstock.cli.output import (
     Column,
     clean,
@@ -83,7 +83,7 @@ async def list_(queue: Queue, /, service: bool, output: str) -> None:
 )
 @service_option
 @secret_output
-@on_store
+@on_store_or_new
 async def create(
     queue: Queue,
     /,

@@ -138,11 +138,12 @@ def frame(tenant: str, sample: Sample, moved: Mapping[str, Rates], trouble: str 
 
 
 def _columns(at: datetime, moved: Mapping[str, Rates]) -> list[Column]:
-    def count(status: Status) -> Column:
+    def count(status: Status, spare: int = 0) -> Column:
         return Column(
             str(status),
             lambda view: f"{view.counts[status]:,}" if view.counts.get(status) else "·",
             right=True,
+            spare=spare,
         )
 
     def rate(of: Callable[[Rates], float | None]) -> Callable[[QueueView], str]:
@@ -157,12 +158,12 @@ def _columns(at: datetime, moved: Mapping[str, Rates]) -> list[Column]:
         Column("", lambda view: "paused" if view.settings.paused else ""),
         count(Status.QUEUED),
         Column("oldest due", lambda view: oldest(view, at), right=True),
-        Column("in/s", rate(lambda found: found.entered), right=True),
-        Column("out/s", rate(lambda found: found.ended), right=True),
+        Column("in/s", rate(lambda found: found.entered), right=True, spare=2),
+        Column("out/s", rate(lambda found: found.ended), right=True, spare=1),
         count(Status.RUNNING),
-        count(Status.WAITING),
+        count(Status.WAITING, spare=4),
         count(Status.DEAD),
-        count(Status.HELD),
+        count(Status.HELD, spare=3),
     ]
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from random import Random
 
 from penstock.core.clock import SystemClock
+from penstock.core.errors import StoreUnavailable
 from penstock.stores.wakeups import Backoff
 
 DEADLINE_SECONDS = 30.0
@@ -55,15 +56,20 @@ class Duty:
     def failed_in_part(self, part: str, error: Exception) -> None:
         """Tell of a failure that did not stop the pass."""
         self._part = f"{part}: {_described(error)}"
-        logger.error("%s failed for %s", self._name, self._part, exc_info=error)
+        logger.error("%s failed for %s", self._name, self._part, exc_info=_traced(error))
 
     def _failed(self, error: BaseException) -> float:
         pause = next(self._pauses)
         self.error = _described(error)
         logger.warning(
-            "%s failed (%s); trying again in %.2f s", self._name, self.error, pause, exc_info=error
+            "%s failed (%s); trying again in %.2f s", self._name, self.error, pause, exc_info=_traced(error)
         )
         return pause
+
+
+def _traced(error: BaseException) -> BaseException | None:
+    """A store that is away says all there is to say, again and again; what it came through tells nobody more."""
+    return None if isinstance(error, StoreUnavailable) else error
 
 
 def _described(error: BaseException) -> str:

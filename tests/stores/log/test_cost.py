@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from penstock.queue import Queue
 from penstock.server.metrics import ServiceMetrics
 from penstock.stores.log.backings.memory import MemoryBacking
 from penstock.stores.log.backings.probe import REMEMBERED
-from penstock.stores.log.cost import S3_STANDARD, Usage, at_rest, looks_an_hour, resting
+from penstock.stores.log.cost import S3_STANDARD, Usage, at_rest, looks_an_hour, resting, usage
+from penstock.stores.log.entry import LogEntry, Op
 from penstock.stores.log.shards import ShardedLogStore
+from penstock.testing import START
 from penstock.worker.worker import Worker
 from support.s3 import S3, running_s3
 
@@ -27,6 +29,10 @@ def s3() -> Iterator[S3]:
     with running_s3() as server:
         server.objects[f"jobs/{REMEMBERED}"] = (b"{}", datetime.now(UTC))
         yield server
+
+
+def entry_of(writer: str, minute: float, verb: str) -> LogEntry:
+    return LogEntry(writer.encode(), 1, START + timedelta(minutes=minute), [Op(verb, "default", [None])])
 
 
 async def work(queue: Queue, jobs: int) -> None:
@@ -87,6 +93,26 @@ class TestUsage:
 
     def test_of_nothing_is_nothing(self) -> None:
         assert Usage().per_million_jobs(S3_STANDARD) == Usage().idle_month(S3_STANDARD) == 0.0
+        assert usage([]) == Usage()
+
+    def test_counts_those_who_stay_and_not_those_who_come_and_go(self) -> None:
+        """Two workers show themselves all day long, a third follows the second; every minute somebody types a command."""
+        minutes = range(0, 601, 2)
+        staying = [entry_of("w1", minute, "put_entries") for minute in minutes]
+        staying += [entry_of("w2" if minute < 300 else "w3", minute, "put_entries") for minute in minutes]
+        assert usage(staying).writers == 2
+        typed = [entry_of(f"cli {minute}", minute + 0.5, "enqueue") for minute in range(600)]
+        assert usage(staying + typed).writers == 2
+        alone = usage(typed)
+        assert (alone.writers, alone.jobs, alone.gets_per_job) == (0, 600, 0.0)
+        assert alone.per_million_jobs(S3_STANDARD) == pytest.approx(5.0)
+        assert not alone.tells_of_rest
+
+    def test_tells_of_rest_only_when_there_was_an_hour_of_it(self) -> None:
+        for minutes, told in ((0.01, False), (59, False), (61, True)):
+            found = usage([entry_of("w", 0, "lead"), entry_of("w", minutes, "lead")])
+            assert found.tells_of_rest is told
+            assert (found.idle_hour.puts > 0) is told
 
 
 class TestDoctor:
@@ -100,6 +126,27 @@ class TestDoctor:
         await self._worked(url)
         result = await asyncio.to_thread(CliRunner().invoke, doctor, ["--url", url, "-o", "json"])
         assert result.exit_code == 0, result.output
+        assert "1 at work at once) made 3 jobs" in result.output
         assert "3.00 writes and 0.00 reads per job, which is $15.00 per million jobs" in result.output
-        assert "a month in a bucket (list prices of S3 Standard" in result.output
+        hour = at_rest(1, hours=1)
+        assert (
+            "at rest it cannot be measured yet (less than an hour of entries); reckoned for one worker,"
+            f" {hour.puts:,.0f} writes and {hour.gets:,.0f} reads an hour" in result.output
+        )
+        assert f"${at_rest(1).cost(S3_STANDARD):.2f} a month in a bucket (list prices of S3" in result.output
         assert "each process looks every 5 to 7.5 s when nothing happens" in result.output
+
+    async def test_says_what_an_idle_hour_was_when_there_was_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url = f"file://{tmp_path}/jobs"
+        await self._worked(url)
+        seen = Usage(entries=1355, at_rest=1355, writers=3, hours=10.0)
+
+        async def measured(*_: object) -> Usage:
+            return seen
+
+        monkeypatch.setattr(ShardedLogStore, "usage", measured)
+        result = await asyncio.to_thread(CliRunner().invoke, doctor, ["--url", url, "-o", "json"])
+        assert f"at rest, as measured, {seen.idle_hour.puts:,.0f} writes" in result.output
+        assert f"${at_rest(3).cost(S3_STANDARD):.2f} a month" in result.output

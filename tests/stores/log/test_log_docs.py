@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from inspect import isclass
 from pathlib import Path
 
@@ -16,6 +18,18 @@ from penstock.stores.log.shards import ShardedLogStore
 from support.log_costs import tables
 
 PAGE = (Path(__file__).parents[3] / "docs" / "log.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+assert EXAMPLES
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_runs_as_it_stands(number: int, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(EXAMPLES[number])
+    done = subprocess.run(
+        [sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "queue/FORMAT").exists()
 
 
 def test_costs_are_those_that_the_doctor_reckons_with() -> None:

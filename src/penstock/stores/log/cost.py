@@ -55,6 +55,8 @@ ABOVE_AN_HOUR = 6
 """A worker's listings of what stands above the end."""
 COMPACTOR_PUTS, COMPACTOR_PUTS_PER_ENTRY, COMPACTOR_GETS = 30, 0.4, 80
 """By the hour at rest, listings among the first, reading the entries not among the last. See `test_idle`."""
+LEAST_HOURS = 1.0
+"""Of less than that of a log it cannot be said what an hour of rest is like."""
 
 
 class Requests(Struct, frozen=True):
@@ -109,6 +111,7 @@ class Usage(Struct, frozen=True):
     jobs: int = 0
     """Jobs that were put in by them."""
     writers: int = 0
+    """Processes that were at work at once, on average. One that came, wrote and went is none of them."""
     hours: float = 0.0
     poll_seconds: float = LONGEST_SECONDS
 
@@ -122,11 +125,16 @@ class Usage(Struct, frozen=True):
         return self.puts_per_job * max(self.writers - 1, 0)
 
     @property
+    def tells_of_rest(self) -> bool:
+        """Whether it was long enough, with somebody there, to say what an hour of rest is."""
+        return self.hours >= LEAST_HOURS and self.writers > 0
+
+    @property
     def idle_hour(self) -> Requests:
-        """With the compactor's. Nothing where the entries tell of no time."""
+        """With the compactor's. Nothing where the entries do not tell of rest."""
         return (
             resting(self.at_rest / self.hours, self.writers, self.poll_seconds)
-            if self.hours
+            if self.tells_of_rest
             else Requests(0, 0)
         )
 
@@ -150,13 +158,20 @@ async def measured(name: str, tape: Tape, poll_seconds: float = LONGEST_SECONDS)
 
 def usage(entries: Iterable[LogEntry]) -> Usage:
     count = at_rest = jobs = 0
-    writers: set[bytes] = set()
-    times: list[datetime] = []
+    there: dict[bytes, tuple[datetime, datetime]] = {}
     for entry in entries:
         count += 1
-        writers.add(entry.writer)
-        times.append(entry.ts)
+        first, last = there.get(entry.writer, (entry.ts, entry.ts))
+        there[entry.writer] = min(first, entry.ts), max(last, entry.ts)
         at_rest += OF_JOBS.isdisjoint(op.verb for op in entry.ops)
         jobs += sum(len(op.given) for op in entry.ops if op.verb in {"enqueue", "deliver"})
-    hours = (max(times) - min(times)).total_seconds() / 3600 if times else 0.0
-    return Usage(count, at_rest, jobs, len(writers), hours)
+    if not there:
+        return Usage()
+    seconds = _seconds(min(first for first, _ in there.values()), max(last for _, last in there.values()))
+    # From its first entry to its last: who works on shows itself every few minutes, and a command's are all of one moment.
+    present = sum(_seconds(first, last) for first, last in there.values())
+    return Usage(count, at_rest, jobs, round(present / seconds) if seconds else 1, seconds / 3600)
+
+
+def _seconds(first: datetime, last: datetime) -> float:
+    return (last - first).total_seconds()

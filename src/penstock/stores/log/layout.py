@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from hashlib import blake2b
 from uuid import uuid4
@@ -13,6 +14,8 @@ from penstock.core.job import LeaseToken
 from penstock.stores.log.backings import Backing, Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew, NotALog, ShardsDiffer
 from penstock.stores.log.options import MOST_SHARDS
+
+logger = logging.getLogger(__name__)
 
 FORMAT_KEY = "FORMAT"
 FORMAT = 1
@@ -58,9 +61,12 @@ async def laid_out(backing: Backing, shards: int | None = None) -> Format:
 
 
 async def found_layout(backing: Backing, shards: int | None = None) -> Format | None:
-    """What a place is, for one who only looks; None if it is none yet."""
+    """What a place is, for one who only looks; None if nothing is there yet. What is no log, or has lost its FORMAT, is refused."""
     there = await backing.objects.get(FORMAT_KEY)
-    return None if there is None else _as_asked(backing, _read_format(backing.name, there), shards)
+    if there is None:
+        await _check_unused(backing)
+        return None
+    return _as_asked(backing, _read_format(backing.name, there), shards)
 
 
 def _as_asked(backing: Backing, found: Format, shards: int | None) -> Format:
@@ -71,16 +77,22 @@ def _as_asked(backing: Backing, found: Format, shards: int | None) -> Format:
 
 async def _made(backing: Backing, shards: int | None) -> bytes:
     """The FORMAT of a new place: ours, or that of who was first."""
-    objects = backing.objects
-    names = [name for name in await _top(objects) if name not in OURS]
-    if names and not await objects.get(FORMAT_KEY):  # else somebody made it while we looked
+    await _check_unused(backing)
+    await backing.ready()
+    new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
+    if not await backing.objects.create(FORMAT_KEY, new):
+        return await backing.objects.get(FORMAT_KEY) or b""
+    logger.info("made a store in %s", backing.name)  # it may be mistyped, and would look like an empty one
+    return new
+
+
+async def _check_unused(backing: Backing) -> None:
+    """Refuse a place in which there is anything but a FORMAT."""
+    names = [name for name in await _top(backing.objects) if name not in OURS]
+    if names and not await backing.objects.get(FORMAT_KEY):  # else somebody made it while we looked
         if not _LOG.fullmatch(names[0]):
             raise NotALog(backing.name, names[0])
         raise LogCorrupt(backing.name, FORMAT_KEY, f"it is missing or empty, and there is a log {names[0]}")
-    await backing.ready()
-    new = msgspec.json.encode(Format(FORMAT, uuid4().hex, shards or 1))
-    won = await objects.create(FORMAT_KEY, new)
-    return new if won else await objects.get(FORMAT_KEY) or b""
 
 
 def _read_format(name: str, data: bytes) -> Format:
