@@ -217,6 +217,25 @@ def test_a_url_that_an_app_cannot_read_is_its_own_affair(tmp_path: Path) -> None
     assert "cannot read the URL" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nowhere\n", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = (\n", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_is_shown_its_own_lines_alone(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    command = [sys.executable, "-m", "penstock", "worker", "shop:app"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "shop cannot be imported" in done.stderr
+    assert set(re.findall(r'File ".*?([^/"]+)"', done.stderr)) == {"shop.py"}
+
+
 async def _leave_no_schema(url: str) -> str:
     connection = await asyncpg.connect(url)
     await connection.execute("DROP DATABASE IF EXISTS bare")
