@@ -307,7 +307,8 @@ class UnknownStore(PenstockError):
 def _without_secrets(url: str) -> str:
     """A URL as an error may repeat it: without user, password and query."""
     scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]  # a password may have a question mark
+    # The user first: a password may have a question mark.
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
 
 
 def _shown(value: object) -> str:
