@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from penstock.core.codec import JsonText
+from penstock.core.errors import NotFound
 from penstock.core.job import Status
 from penstock.core.registry import PutEntry
 from penstock.figures import FAILURES, FailureGroup
@@ -38,3 +39,13 @@ async def test_a_failure_is_looked_for_wherever_it_was_seen_this_week_or_before(
     done = await acting.redrive(queue, FINGERPRINT)
     assert (done.matched, done.changed) == (len(wanted), len(wanted))
     assert {(await queue.get(job_id)).status for job_id in wanted} == {Status.QUEUED}
+
+
+async def test_a_queue_of_which_nothing_is_known_yet_is_not_set_to_anything() -> None:
+    store = MemoryStore(FakeClock())
+    queue = Queue(store, actor="ada")
+    await published(store)
+    await queue.enqueue("report", queue="reports")
+    with pytest.raises(NotFound, match=r"'reports'.*none of its jobs had ended"):
+        await acting.apply(queue, "reports", dry_run=False)
+    assert (await queue.queue("reports")).settings.max_concurrency is None

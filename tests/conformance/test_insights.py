@@ -52,6 +52,21 @@ async def test_an_earlier_run_is_refused_as_a_whole(store: Store) -> None:
     assert await store.insights("default", ["flows", "slo"]) == [slo(TWO, LATER)]
 
 
+async def test_an_earlier_run_is_refused_though_it_tells_of_others(store: Store) -> None:
+    await store.put_insights([slo(TWO, LATER)])
+    with pytest.raises(InvalidInput, match="as_of must be no older than what is published"):
+        await store.put_insights([slo(tenant="other")])
+    assert await store.insights("default", ["slo"]) == [slo(TWO, LATER)]
+    assert await store.insights("other", ["slo"]) == []
+
+
+async def test_what_a_later_run_does_not_tell_of_is_gone(store: Store) -> None:
+    await store.put_insights([slo(), flows(), slo(tenant="other")])
+    await store.put_insights([slo(TWO, LATER)])
+    assert await store.insights("default", ["flows", "slo"]) == [slo(TWO, LATER)]
+    assert await store.insights("other", ["slo"]) == []
+
+
 async def test_a_tenant_has_its_own(store: Store) -> None:
     await store.put_insights([slo(), slo(TWO, tenant="other")])
     assert await store.insights("default", ["slo"]) == [slo()]
@@ -59,8 +74,9 @@ async def test_a_tenant_has_its_own(store: Store) -> None:
 
 
 async def test_a_run_without_any_is_no_run(store: Store) -> None:
+    await store.put_insights([slo()])
     await store.put_insights([])
-    assert await store.insights("default", ["slo"]) == []
+    assert await store.insights("default", ["slo"]) == [slo()]
 
 
 async def test_of_runs_that_publish_at_once_the_newest_stays_as_a_whole(store: Store) -> None:

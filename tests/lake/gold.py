@@ -40,21 +40,22 @@ def table(name: str, rows: list[dict[str, Any]]) -> Any:
     )
 
 
-def lake_of(made: dict[str, Any], folder: Path, as_of: datetime) -> Lake:
+def lake_of(made: dict[str, Any], place: str | Path, as_of: datetime) -> Lake:
     """A lake that has this gold and no other table; `hourly` by the day, as a run writes it."""
-    lake, manifest = Lake(folder), new_manifest({"feed": "f", "system": "none"}, {"xid": 1})
+    lake, manifest = Lake(place), new_manifest({"feed": "f", "system": "none"}, {"xid": 1})
     days = sorted({str(hour.date()) for hour in made["hourly"]["hour"].to_pylist()})
     for name, rows in made.items():
         parts = {
             day: (f"gold/{name}/000001-a/{PART}{day}",) for day in (days if name == "hourly" else [WHOLE])
         }
         for day, (part,) in parts.items():
-            path = Path(lake.storage.path(part))
+            path = Path(lake.storage.draft(part))
             path.mkdir(parents=True)
             chosen = (
                 rows if day == WHOLE else rows.filter(pc.equal(pc.strftime(rows["hour"], "%Y-%m-%d"), day))
             )
             pq.write_table(chosen, path / "part-0.parquet")
+            lake.storage.sync(part)
         manifest = with_parts(manifest, name, parts)
     lake.commit(replace(manifest, data_as_of=as_of, counts={day: {"job": 1} for day in days}))
     return lake

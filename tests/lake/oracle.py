@@ -66,14 +66,15 @@ WITH came AS (
 ), ended AS (
     SELECT tenant, queue, type, {at}(ended_at) AS cell, count(*) FILTER (outcome = 'succeeded') AS succeeded,
            count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome = 'lost') AS lost,
-           count(*) FILTER (status = 'dead') AS dead, count(*) FILTER (status = 'cancelled') AS cancelled,
+           count(*) FILTER (status = 'dead') AS dead, count(*) FILTER (status = 'held') AS held,
+           count(*) FILTER (status = 'cancelled') AS cancelled, count(*) FILTER (status <> 'queued') AS ended,
            count(*) FILTER (outcome IN ('failed', 'lost') AND status = 'queued') AS retried, sum(run_ms)::bigint AS busy_ms,
            histogram({wait}) AS wait_hist, histogram({run}) AS run_hist
     FROM attempts GROUP BY ALL
 )
 SELECT tenant, queue, type, cell AS {column}, coalesce(arrivals, 0) AS arrivals, coalesce(succeeded, 0) AS succeeded,
-       coalesce(failed, 0) AS failed, coalesce(lost, 0) AS lost, coalesce(dead, 0) AS dead,
-       coalesce(cancelled, 0) + coalesce(gone, 0) AS cancelled, coalesce(retried, 0) AS retried, coalesce(busy_ms, 0) AS busy_ms,
+       coalesce(failed, 0) AS failed, coalesce(lost, 0) AS lost, coalesce(dead, 0) AS dead, coalesce(held, 0) AS held,
+       coalesce(cancelled, 0) + coalesce(gone, 0) AS cancelled, coalesce(ended, 0) AS ended, coalesce(retried, 0) AS retried, coalesce(busy_ms, 0) AS busy_ms,
        wait_hist, run_hist
 FROM came FULL JOIN ended USING (tenant, queue, type, cell)
 """
@@ -109,15 +110,14 @@ WITH came AS (
         WHERE kind = 'job' OR (kind = 'change' AND job_id IS NOT NULL AND status = 'cancelled')
         UNION ALL SELECT tenant, queue, ended_at, 0 FROM attempts)
     GROUP BY ALL
-), jobs AS (SELECT tenant, queue, count(*) AS jobs FROM events WHERE kind = 'job' GROUP BY ALL
-), busy AS (SELECT tenant, queue, sum(run_ms) AS busy_ms FROM attempts GROUP BY ALL
 ), cost AS (
-    SELECT tenant, queue, coalesce(busy_ms / jobs, 0)::double AS service_ms
-    FROM (SELECT DISTINCT tenant, queue FROM came) LEFT JOIN jobs USING (tenant, queue) LEFT JOIN busy USING (tenant, queue)
+    SELECT tenant, queue, sum(run_ms) / count(*) FILTER (status IN ('succeeded', 'dead', 'held', 'cancelled')) AS service_ms
+    FROM attempts GROUP BY ALL
+    HAVING count(*) FILTER (status IN ('succeeded', 'dead', 'held', 'cancelled')) > 0
 )
 SELECT tenant, queue, ((isodow(hour) - 1) * 24 + hour(hour))::int AS hour_of_week, max(arrivals)::double AS arrivals_per_hour,
        any_value(service_ms) AS service_ms, max(arrivals) * any_value(service_ms) / 3600000 AS offered_load
-FROM came JOIN cost USING (tenant, queue) GROUP BY ALL
+FROM came LEFT JOIN cost USING (tenant, queue) GROUP BY ALL
 """
 
 SLO = f"""
@@ -204,22 +204,36 @@ FROM flow LEFT JOIN paths USING (tenant, root_id)
 """
 
 SCHEDULES = f"""
-WITH fires AS (
+WITH puts AS (
+    SELECT tenant, schedule, occurred_at AS at_, coalesce(detail->>'cron', 'dropped') AS cron, detail->>'tz' AS tz, detail->>'paused' AS paused,
+           row_number() OVER (PARTITION BY tenant, schedule ORDER BY occurred_at, xid, seq) AS number
+    FROM events WHERE kind = 'change' AND job_id IS NULL AND schedule IS NOT NULL
+), turns AS (
+    SELECT p.* FROM puts p LEFT JOIN puts b ON b.tenant = p.tenant AND b.schedule = p.schedule AND b.number = p.number - 1
+    WHERE b.number IS NULL OR (b.cron, coalesce(b.tz, ''), coalesce(b.paused, '')) <> (p.cron, coalesce(p.tz, ''), coalesce(p.paused, ''))
+), fires AS (
     SELECT tenant, schedule, job_id, coalesce(run_at, scheduled_at, created_at) AS due, created_at FROM events WHERE kind = 'job' AND schedule IS NOT NULL
+), placed AS (
+    SELECT f.*, lead(due) OVER (PARTITION BY f.tenant, f.schedule ORDER BY due, job_id) AS next,
+           coalesce(put.cron || ' ' || coalesce(put.tz, ''), 'unknown') AS timetable, cut.at_ AS cut
+    FROM fires f
+    ASOF LEFT JOIN turns put ON put.tenant = f.tenant AND put.schedule = f.schedule AND put.at_ <= f.due
+    ASOF LEFT JOIN turns cut ON cut.tenant = f.tenant AND cut.schedule = f.schedule AND cut.at_ > f.due
 ), spaced AS (
     SELECT *, greatest(0, (epoch_us(created_at) - epoch_us(due)) // 1000) AS late_ms,
-           nullif(epoch_us(lead(due) OVER (PARTITION BY tenant, schedule ORDER BY due, job_id)) - epoch_us(due), 0)::double AS gap,
+           CASE WHEN cut IS NULL OR cut > next THEN nullif(epoch_us(next) - epoch_us(due), 0)::double END AS gap,
+           (epoch_us(coalesce(least(next, cut), date_trunc('hour', $now::timestamptz))) - epoch_us(due))::double AS silence,
            strftime(due, '%w %H:%M:%S') AS slot, due::date - DATE '1970-01-01' AS number
-    FROM fires
+    FROM placed
 ), known AS (
-    SELECT *, min(number) OVER (PARTITION BY tenant, schedule) AS first,
-           max(gap) OVER (PARTITION BY tenant, schedule ORDER BY number RANGE BETWEEN 8 PRECEDING AND 1 PRECEDING) AS longest
+    SELECT *, min(number) OVER (PARTITION BY tenant, schedule, timetable) AS first,
+           max(gap) OVER (PARTITION BY tenant, schedule, timetable ORDER BY number RANGE BETWEEN 8 PRECEDING AND 1 PRECEDING) AS longest
     FROM spaced
 ),
-own AS (SELECT tenant, schedule, slot, median(gap) AS own, count(gap) AS seen FROM spaced GROUP BY ALL),
+own AS (SELECT tenant, schedule, timetable, slot, median(gap) AS own, count(gap) AS seen FROM spaced GROUP BY ALL),
 judged AS (
-    SELECT *, coalesce(greatest(0, floor(gap / CASE WHEN seen >= 3 THEN own WHEN first <= number - 7 THEN longest END + 0.5) - 1), 0)::bigint AS missed
-    FROM known JOIN own USING (tenant, schedule, slot)
+    SELECT *, coalesce(greatest(0, floor(silence / CASE WHEN seen >= 3 THEN own WHEN first <= number - 7 THEN longest END + 0.5) - 1), 0)::bigint AS missed
+    FROM known JOIN own USING (tenant, schedule, timetable, slot)
 )
 SELECT tenant, schedule, due::date AS day, count(*) AS fires, histogram({bucket_sql("late_ms")}) AS late_hist,
        max(late_ms)::double AS max_ms, sum(missed)::bigint AS missed
@@ -296,7 +310,7 @@ class Oracle:
                 return self._rows(f"SELECT * FROM {name}")
 
     def _schedules(self) -> Rows:
-        rows = self._rows(SCHEDULES)
+        rows = self._rows(SCHEDULES, now=self.as_of)
         return [
             {**row, "p50_ms": percentile(row["late_hist"], 0.5), "p99_ms": percentile(row["late_hist"], 0.99)}
             for row in rows
@@ -305,7 +319,8 @@ class Oracle:
     def _plan(self) -> Rows:
         plans = []
         peaks = self._rows(
-            "SELECT DISTINCT ON (tenant, queue) * FROM capacity ORDER BY tenant, queue, offered_load DESC, hour_of_week"
+            "SELECT DISTINCT ON (tenant, queue) * FROM capacity WHERE service_ms IS NOT NULL"
+            " ORDER BY tenant, queue, offered_load DESC, hour_of_week"
         )
         for peak in peaks:
             tenant, queue, load, service = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,13 +17,14 @@ pytest.importorskip("pyspark")
 
 from lake import story
 from lake.oracle import Oracle
+from lake.story import Story
 from lake.test_fingerprint import AWKWARD
 from penstock.lake import demo, tables, transforms
 from penstock.lake import fingerprint as f
 from penstock.lake.histogram import bucket
 from penstock.lake.queueing import servers_for
 from penstock.lake.targets import Target
-from penstock.lake.transforms.failures import FAILURE_HOURS
+from penstock.lake.transforms.failures import FAILURE_DAYS, FAILURE_HOURS
 
 pytestmark = pytest.mark.spark
 
@@ -81,14 +84,80 @@ KEYS = {
 }
 
 
+def backlog(told: Story) -> None:
+    """Sixty jobs come in and one has run, and of another queue none, though one was tried: what waits has cost nothing yet."""
+    monday = datetime(2026, 10, 5, 9, tzinfo=UTC)
+    for n in range(60):
+        told.job(f"backlog-{n}", "backlog", monday)
+        told.job(f"untried-{n}", "untried", monday)
+    told.attempt("backlog-0", "backlog", 1, monday, 0, 600_000)
+    told.attempt("untried-0", "untried", 1, monday, 0, 600_000, "failed", "queued", "TypeError: x")
+    told.done("quick", "quick", monday, run_ms=0)
+
+
+def changed_schedules(told: Story) -> None:
+    """Schedules whose gaps have a reason; and one that has just stopped."""
+    first = datetime(2026, 10, 5, tzinfo=UTC)
+
+    def fires(name: str, begin: datetime, count: int, minutes: int) -> datetime:
+        for n in range(count):
+            due = begin + n * timedelta(minutes=minutes)
+            told.job(f"{name}-{due:%d-%H%M}", "fires", due, run_at=due, schedule=name)
+        return begin + count * timedelta(minutes=minutes)
+
+    def put(name: str, at: datetime, cron: str | None, **more: Any) -> None:
+        detail = None if cron is None else json.dumps({"cron": cron, "tz": "UTC", "paused": False, **more})
+        verb = "drop" if cron is None else "put"
+        told._tell("change", at, schedule=name, name=name, verb=verb, actor="ada", detail=detail)
+
+    hourly, soon = "0 * * * *", timedelta(minutes=1)
+    put("paused", first, hourly)
+    paused_at = fires("paused", first, 24 * 14, 60)
+    put("paused", paused_at - soon, hourly, paused=True)
+    put("paused", paused_at + timedelta(days=2), hourly)
+    put("paused", paused_at + timedelta(days=5), hourly, type="another")  # which changes no time
+    dropped_at = fires("paused", paused_at + timedelta(days=2, hours=1), 24 * 7 - 1, 60)
+    put("paused", dropped_at - soon, None)
+
+    put("recast", first, "*/30 * * * *")
+    recast_at = fires("recast", first, 48 * 10, 30)
+    put("recast", recast_at - soon, "0 */4 * * *")
+    put("recast", fires("recast", recast_at, 6 * 14, 240), None)
+
+    put("stopped", first, hourly)
+    fires("stopped", first, 24 * 21, 60)
+    put("ticks", datetime(2026, 10, 15, 5, tzinfo=UTC), None)
+    put("office", datetime(2026, 10, 16, 11, tzinfo=UTC), None)
+
+
+def changed_at_random(soup: Story, chance: Random) -> None:
+    for _ in range(30):
+        at = END - chance.randrange(25 * 24 * 12) * timedelta(minutes=5)
+        set_to = {
+            "cron": chance.choice(("0 * * * *", "0 9 * * *")),
+            "tz": "UTC",
+            "paused": chance.random() < 0.3,
+        }
+        is_put, name = chance.random() < 0.8, chance.choice("st")
+        soup._tell(
+            "change", at, schedule=name, name=name, verb="put" if is_put else "drop", actor="ada",
+            detail=json.dumps(set_to) if is_put else None,
+        )  # fmt: skip
+
+
 class Made:
     """What Spark made of a month of a small fleet, of the story and of some soups, and what DuckDB says of the same files."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         demo.write(folder, 2_000, 30, 11, END)
-        story.tell().write(folder)
+        whole = story.tell()
+        backlog(whole)
+        changed_schedules(whole)
+        whole.write(folder)
         for seed in SEEDS:
-            story.soup(seed, AWKWARD, f"soup-{seed}").write(folder)
+            soup = story.soup(seed, AWKWARD, f"soup-{seed}")
+            changed_at_random(soup, Random(seed))
+            soup.write(folder)
         self.frames = {"events": spark.read.parquet(str(folder)).cache()}
         self.rows: dict[str, Rows] = {}
         for name in {**transforms.SILVER, **transforms.BY_DAY, **transforms.GOLD}:
@@ -129,7 +198,9 @@ def test_has_the_columns_that_were_agreed_on(made: Made, name: str) -> None:
 
 
 def test_has_the_columns_of_the_part_that_is_kept(made: Made) -> None:
-    assert [field.name for field in made.frames["failure_hours"].schema] == list(FAILURE_HOURS)
+    for name, columns in (("failure_hours", FAILURE_HOURS), ("failure_days", FAILURE_DAYS)):
+        found = {field.name: field.dataType.simpleString() for field in made.frames[name].schema}
+        assert found == dict(columns)
 
 
 def test_adds_up_facts_told_apart(made: Made) -> None:
@@ -196,10 +267,21 @@ class TestHourly:
         eight = max(made.told("hourly", queue="lives"), key=lambda row: row["hour"])
         counts = {
             name: eight[name]
-            for name in ("succeeded", "failed", "lost", "dead", "cancelled", "retried", "busy_ms")
+            for name in (
+                "succeeded",
+                "failed",
+                "lost",
+                "dead",
+                "held",
+                "cancelled",
+                "ended",
+                "retried",
+                "busy_ms",
+            )
         }
         assert counts == {
-            "succeeded": 1, "failed": 3, "lost": 1, "dead": 1, "cancelled": 2, "retried": 2, "busy_ms": 400 + 100 + 10 + 5000 + 60_000 + 1,
+            "succeeded": 1, "failed": 3, "lost": 1, "dead": 1, "held": 1, "cancelled": 2, "ended": 4, "retried": 2,
+            "busy_ms": 400 + 100 + 10 + 5000 + 60_000 + 1,
         }  # fmt: skip
 
     def test_makes_days_of_hours(self, made: Made) -> None:
@@ -271,8 +353,21 @@ class TestCapacity:
         assert plan["concurrency"] == servers_for(6.0, 3_600_000, 7_200_000, 0.99) == 8
         assert plan["why"].endswith("8 at a time keep 99 % of waits within 7200 s")
 
-    def test_gives_a_queue_where_nothing_runs_one_worker_and_the_shortest_lease(self, made: Made) -> None:
-        plan = made.one("capacity_plan", queue="idle")
+    def test_what_waits_in_a_backlog_does_not_make_a_queue_look_quick(self, made: Made) -> None:
+        plan = made.one("capacity_plan", queue="backlog")
+        assert plan["concurrency"] == servers_for(10.0, 600_000, 60_000, 0.99)
+        assert "60 jobs/h × 600000 ms = 10.00 busy" in plan["why"]
+
+    def test_has_no_plan_for_a_queue_of_whose_jobs_none_has_ended(self, made: Made) -> None:
+        for queue in ("idle", "untried"):
+            assert made.told("capacity_plan", queue=queue) == []
+            [hour, *_] = made.told("capacity", queue=queue)
+            assert (hour["service_ms"], hour["offered_load"]) == (None, None)
+
+    def test_gives_a_queue_that_costs_next_to_nothing_one_worker_and_the_shortest_lease(
+        self, made: Made
+    ) -> None:
+        plan = made.one("capacity_plan", queue="quick")
         assert (plan["concurrency"], plan["lease_seconds"], plan["expected_wait_ms"]) == (1, 10.0, 0.0)
 
 
@@ -345,6 +440,10 @@ class TestSchedules:
             ("weekdays", {date(2026, 10, 20): 1}),
             ("ticks", {date(2026, 10, 14): 1}),  # what it does in its first week may be what it should
             ("office", {}),
+            ("paused", {}),
+            ("recast", {}),
+            # Its last fire was on a Sunday at eleven, and a week later it is Monday, ten o'clock.
+            ("stopped", {date(2026, 10, 25): 7 * 24 + 10}),
         ],
     )
     def test_counts_what_was_missed_but_not_weekends_or_nights(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("duckdb", reason="the lake's packages are not installed")
 pytest.importorskip("pyarrow")
@@ -52,9 +53,7 @@ def empty() -> dict[str, Any]:
 
 
 def hour(at: datetime, **more: Any) -> dict[str, Any]:
-    counts = dict.fromkeys(
-        ("arrivals", "succeeded", "failed", "lost", "dead", "cancelled", "retried", "busy_ms"), 1
-    )
+    counts = dict.fromkeys((column for column, kind in GOLD["hourly"].items() if kind == "bigint"), 1)
     return {
         "tenant": "t",
         "queue": "q",
@@ -166,6 +165,33 @@ async def test_a_body_is_cut_to_what_the_store_takes_oldest_first(monkeypatch: p
     told = await ask(store, "t", "hourly")
     assert told.left_out == 200 - len(told.rows) > 0
     assert datetime.fromisoformat(told.rows[0]["hour"]) == END
+
+
+async def test_an_hour_is_published_with_all_its_types_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Percentiles are told of all types of an hour together: with some of them left out they would be others."""
+    rows = [hour(END - timedelta(hours=at), type=type, run_hist={1: 1}) for at in range(5) for type in "abc"]
+    tables = {**empty(), "hourly": table("hourly", rows)}
+    whole, recent = CHOICES["hourly"], MemoryStore()
+    monkeypatch.setattr("penstock.lake.publish.CHOICES", {**CHOICES, "hourly": replace(whole, most=8)})
+    await publish(recent, tables, END)
+    assert [row["attempts"] for row in (await ask(recent, "t", "latency")).rows] == [3, 3]
+    assert (await ask(recent, "t", "hourly")).left_out == 9
+    monkeypatch.undo()
+    [one] = [one for one in insights(tables, END) if one.name == "hourly"]
+    monkeypatch.setattr(bounds, "INSIGHT_BYTES", len(one.body) * 8 // 15)
+    small = MemoryStore()
+    await publish(small, tables, END)
+    assert {row["attempts"] for row in (await ask(small, "t", "latency")).rows} == {3}
+
+
+async def test_tenants_that_a_run_does_not_tell_of_any_more_have_no_answers() -> None:
+    store = MemoryStore()
+    demo = [hour(END, tenant="acme"), hour(END, tenant="default")]
+    await publish(store, {**empty(), "hourly": table("hourly", demo)}, END)
+    own = [hour(END, tenant="default")]
+    await publish(store, {**empty(), "hourly": table("hourly", own)}, END + timedelta(hours=1))
+    assert (await offers(store, "acme")).as_of is None
+    assert len((await ask(store, "default", "hourly")).rows) == 1
 
 
 async def test_what_is_over_does_not_stay() -> None:

@@ -12,10 +12,13 @@ from click.testing import CliRunner
 pytest.importorskip("duckdb", reason="the lake's packages are not installed")
 
 from lake.gold import lake_of, table
+from penstock.cli.lake_show import hours
 from penstock.cli.main import main
 from penstock.cli.plots import columns, shades
 from penstock.lake.histogram import histogram
+from penstock.lake.manifest import Lake
 from penstock.lake.tables import GOLD
+from support.emulated_s3 import ACCESS, new_bucket, s3_service
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -53,6 +56,19 @@ def test_the_worst_day_the_week_and_the_waits(tmp_path: Path) -> None:
     assert waits_q[:3] == ["t/q", "100", "ms"]
     assert not [line for line in show("--tenant", "t") if "u/q" in line]
     assert "Mon 2026-03-09: 0 attempts" in show("--days", "1")[0]
+
+
+def test_a_lake_in_a_bucket_is_read_as_every_other_command_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    made = {**{name: table(name, []) for name in GOLD}, "hourly": table("hourly", [hour(timedelta())])}
+    with s3_service(tmp_path) as service:
+        for name, value in {**ACCESS, "AWS_ENDPOINT": service, "XDG_CACHE_HOME": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        place = f"{new_bucket(service)}/lake"
+        lake_of(made, place, MONDAY)
+        assert [row["hour"] for row in hours(Lake(place), 30, None)] == [MONDAY]
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ function Grouped({ group, one }: { group: Told | FailureAnswer["group"]; one: Fa
       <div class="cards six">
         {one && <Stat label="Last hour" tone={one.is_rising ? "bad" : "plain"}>{number(one.last_hour)}</Stat>}
         <Stat label="Last day">{number(one ? one.last_day : (group as Told).count_24h)}</Stat>
-        <Stat label="In all" hint={one ? "within the last week" : "ever"}>{number(group.count ?? 0)}</Stat>
+        <Stat label="In all" hint={one ? "within the last week" : "within 90 days"}>{number(group.count ?? 0)}</Stat>
         {"dead" in group && <Stat label="Left dead or held" tone={group.dead ? "warn" : "plain"} hint="jobs it ended">{number(group.dead ?? 0)}</Stat>}
         <Stat label="First seen"><Time at={group.first_seen} /></Stat>
         <Stat label="Last seen"><Time at={group.last_seen} /></Stat>

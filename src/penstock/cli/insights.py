@@ -153,7 +153,7 @@ def _seen(row: Row) -> str:
 _question(
     "failures", "Errors by what they have in common, those of the last day first.",
     [
-        _field("fingerprint", whole=True), _count("count_24h", "24 h"), _count("count", "in all"),
+        _field("fingerprint", whole=True), _count("count_24h", "24 h"), _count("count", "90 days"),
         Column("trend", lambda row: "·" if row["trend"] is None else f"×{row['trend']:.1f}", right=True),
         Column("last seen", _seen), Column("queues", lambda row: ", ".join(row["queues"])),
         _field("text", "error"), _field("top_frame", "raised in", wide=True),

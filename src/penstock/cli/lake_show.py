@@ -10,7 +10,7 @@ from typing import Any
 from penstock.cli.plots import bar, columns, shades
 from penstock.cli.words import span
 from penstock.core.histogram import Histogram, merge, percentile
-from penstock.lake.manifest import Lake, whole
+from penstock.lake.manifest import Lake, here, whole
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 COLUMNS = ["tenant", "queue", "hour", "arrivals", "failed", "wait_hist"]
@@ -26,10 +26,9 @@ def hours(lake: Lake, days: int, tenant: str | None) -> list[Row]:
 
     manifest = whole(lake)
     latest = manifest.days[-days:]
-    files = [file for folder in manifest.folders("hourly", latest) for file in lake.storage.files(folder)]
     rows: list[Row] = []
-    for file in files:
-        rows += pq.read_table(lake.storage.path(file), columns=COLUMNS, partitioning=None).to_pylist()
+    for file in here(lake, manifest.folders("hourly", latest)):
+        rows += pq.read_table(file, columns=COLUMNS, partitioning=None).to_pylist()
     return [row for row in rows if tenant is None or row["tenant"] == tenant]
 
 

@@ -177,9 +177,10 @@ class Store(Protocol):
         ...
 
     async def put_insights(self, insights: Sequence[Insight]) -> None:
-        """Publish what a run of the lake found out, of any tenants: all of it or, if any of it is older than what is there, nothing.
+        """Publish what a run of the lake found out, of all tenants, in place of all that is there.
 
-        The same again is harmless.
+        All of it or, if anything that is there is newer, nothing; and nothing is gone if none is given. The same again is
+        harmless.
         """
         ...
 

@@ -138,7 +138,10 @@ async def apply(queue: Queue, name: str, *, dry_run: bool = True) -> AppliedPlan
     """Set a queue's concurrency and lease as its capacity plan says; a dry run only tells what it would be."""
     answer = await ask(queue.store, queue.tenant, "capacity", queue=name)
     if not answer.rows:
-        raise NotFound(f"there is no capacity plan of the queue {name!r} as of {answer.as_of.isoformat()}")
+        raise NotFound(
+            f"there is no capacity plan of the queue {name!r}: as of {answer.as_of.isoformat()} none of its jobs had ended, "
+            "and what one takes is not known"
+        )
     [plan] = answer.rows
     after = Sizing(max(1, math.ceil(plan["concurrency"])), max(1.0, plan["lease_seconds"]))
     before = _sizing((await queue.queue(name)).settings)

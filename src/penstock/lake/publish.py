@@ -1,6 +1,7 @@
 """Gold goes back into the store, where the service and people read it: one transaction per run, the newest run alone.
 
-The store is no second lake. What is published is bounded, the most telling rows first; the rest stays in the lake.
+The store is no second lake. What is published is bounded, the most telling rows first; the rest stays in the lake. And it
+shows one run alone: tenants that this one does not tell of, such as those of a demo, have no answers any more.
 Beside it, and for no tenant, the store keeps a mark of whose gold it shows: who publishes the same again has nothing to
 do, and what a run has made and not published any more, the next one does.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -40,11 +41,13 @@ class _Choice(Struct, frozen=True):
     days: int | None = None
     """Only what is no older, by `time`."""
     time: str = "day"
+    is_whole: bool = False
+    """Whether its rows are parts of what happened in an hour or on a day: there, some are told with all others or not at all."""
 
 
 CHOICES: Mapping[str, _Choice] = {
-    "hourly": _Choice(20_000, lambda row: row["hour"], 14, "hour"),
-    "daily": _Choice(10_000, lambda row: row["day"], 400),
+    "hourly": _Choice(20_000, lambda row: row["hour"], 14, "hour", is_whole=True),
+    "daily": _Choice(10_000, lambda row: row["day"], 400, is_whole=True),
     "failures": _Choice(200, lambda row: (row["count_24h"], row["count"], row["last_seen"])),
     "capacity": _Choice(20_000, lambda row: row["offered_load"] or 0.0),
     "capacity_plan": _Choice(1_000, lambda row: row["utilisation"] or 0.0),
@@ -52,7 +55,7 @@ CHOICES: Mapping[str, _Choice] = {
     "anomalies": _Choice(500, lambda row: (row["hour"], abs(row["score"])), 30, "hour"),
     "flows": _Choice(200, lambda row: row["critical_ms"] or 0),
     "schedules": _Choice(5_000, lambda row: row["day"], 90),
-    "usage": _Choice(10_000, lambda row: row["day"], 400),
+    "usage": _Choice(10_000, lambda row: row["day"], 400, is_whole=True),
 }
 
 
@@ -124,7 +127,7 @@ def _mark(manifest: Manifest, renamed: Mapping[str, str]) -> JsonText:
 async def publish(
     store: Store, tables: Mapping[str, Any], as_of: datetime, *, mark: JsonText | None = None
 ) -> int:
-    """Put a run's gold (a pyarrow.Table by name) into the store; says how many bodies.
+    """Put a run's gold (a pyarrow.Table by name) into the store, in place of all that is there; says how many bodies.
 
     All of it or nothing: a run as of an earlier time than what is there is refused with InvalidInput.
     """
@@ -139,21 +142,33 @@ async def publish(
 
 def insights(tables: Mapping[str, Any], as_of: datetime) -> Iterator[Insight]:
     """What is published of a run: for each tenant that occurs in it a body per table, and a summary."""
-    by_tenant: dict[str, dict[str, Rows]] = {}
-    for name in GOLD:
-        for row in _rows(tables[name], list(GOLD[name])):
-            by_tenant.setdefault(row.pop("tenant"), {}).setdefault(name, []).append(row)
-    for tenant, rows in sorted(by_tenant.items()):
-        # A table in which a tenant does not occur is published too: what was there before is over.
-        bodies = {name: _body(name, rows.get(name, []), as_of) for name in GOLD}
-        for name, body in bodies.items():
+    owned = {name: _by_tenant(tables[name]) for name in GOLD}
+    for tenant in sorted({tenant for places in owned.values() for tenant in places}):
+        counts: dict[str, int] = {}
+        for name in GOLD:
+            # One tenant after the other: as rows of Python, gold takes many times the memory that it takes in columns.
+            # A table in which a tenant does not occur is published too: it is asked for as well.
+            places = owned[name].get(tenant)
+            rows = [] if places is None else _rows(tables[name].take(places), name)
+            body = _body(name, rows, as_of)
+            counts[name] = len(body.rows)
             yield Insight(tenant, name, as_of, encoded(body))
-        summary = Summary({name: len(body.rows) for name, body in bodies.items()})
-        yield Insight(tenant, SUMMARY, as_of, encoded(summary))
+        yield Insight(tenant, SUMMARY, as_of, encoded(Summary(counts)))
 
 
-def _rows(table: Any, names: Sequence[str]) -> Rows:
-    columns = [_values(table[name]) for name in names]
+def _by_tenant(table: Any) -> dict[str, Any]:
+    """Where in a table the rows of each tenant are, in order."""
+    import pyarrow as pa
+
+    places = pa.table({"tenant": table["tenant"], "place": pa.array(range(table.num_rows), pa.int64())})
+    found = places.group_by("tenant", use_threads=False).aggregate([("place", "list")])
+    lists = (one.values for one in found["place_list"])
+    return dict(zip(found["tenant"].to_pylist(), lists, strict=True))
+
+
+def _rows(table: Any, name: str) -> Rows:
+    names = [column for column in GOLD[name] if column != "tenant"]
+    columns = [_values(table[column]) for column in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -178,17 +193,21 @@ def _body(name: str, rows: Rows, as_of: datetime) -> Body:
     if choice.days is not None:
         since = as_of - timedelta(days=choice.days)
         recent = [row for row in rows if _moment(row[choice.time]) >= since]
-    chosen = sorted(recent, key=choice.order, reverse=True)[: choice.most]
-    plain = [[_plain(row[column], kind) for column, kind in kinds.items()] for row in chosen]
-    return _fitting(Body(list(kinds), plain, len(rows) - len(plain)))
+    ordered = sorted(recent, key=choice.order, reverse=True)
+    plain = [[_plain(row[column], kind) for column, kind in kinds.items()] for row in ordered[: choice.most]]
+    kept = _fitting(Body(list(kinds), plain))
+    if choice.is_whole:
+        while 0 < kept < len(ordered) and ordered[kept - 1][choice.time] == ordered[kept][choice.time]:
+            kept -= 1
+    return Body(list(kinds), plain[:kept], len(rows) - kept)
 
 
-def _fitting(body: Body) -> Body:
-    """As many of the first rows as the store takes."""
-    while (size := len(msgspec.json.encode(body))) > bounds.INSIGHT_BYTES:
-        kept = int(len(body.rows) * 0.95 * bounds.INSIGHT_BYTES / size)
-        body = replace(body, rows=body.rows[:kept], left_out=body.left_out + len(body.rows) - kept)
-    return body
+def _fitting(body: Body) -> int:
+    """How many of the first rows the store takes."""
+    kept = len(body.rows)
+    while (size := len(msgspec.json.encode(replace(body, rows=body.rows[:kept])))) > bounds.INSIGHT_BYTES:
+        kept = int(kept * 0.95 * bounds.INSIGHT_BYTES / size)
+    return kept
 
 
 def _moment(value: date) -> datetime:

@@ -18,9 +18,10 @@ from penstock.lake.manifest import WHOLE, Manifest
 from penstock.lake.tables import BRONZE, EVENTS, GOLD, SILVER, Table
 from penstock.lake.targets import Target
 from penstock.lake.transforms.anomalies import WEEKS
-from penstock.lake.transforms.failures import FAILURE_HOURS
+from penstock.lake.transforms.failures import FAILURE_DAYS, FAILURE_HOURS
 from penstock.lake.transforms.figures import QUEUE_HOURS
 from penstock.lake.transforms.flows import FLOW_JOBS, strangers
+from penstock.lake.transforms.schedules import ABOUT_SCHEDULES
 from penstock.lake.transforms.slo import WINDOWS
 
 FLOW_DAYS = 35
@@ -31,6 +32,10 @@ ANOMALY_DAYS = WEEKS * 7 + 1
 """How far back these look anyway; one more, because they begin within a day."""
 PLAN_DAYS = 8 * 7
 """How far back the busiest hours are looked for: what was long ago, such as one bad week, sizes no queue for ever."""
+REMEMBERED_DAYS = 90
+"""How far back failures are told of: a run of an old lake is not to cost more than that of a young one."""
+PUNCTUAL_DAYS = REMEMBERED_DAYS + 5 * 7
+"""How far back fires are read, to tell of as many days: what is usual at a time of the week is seen in the weeks before."""
 
 
 Folders = Mapping[str, Sequence[str]]
@@ -143,12 +148,13 @@ def _latest(manifest: Manifest, as_of: datetime, count: int | None) -> list[str]
 
 
 def fires(events: DataFrame) -> DataFrame:
-    """The events of jobs that schedules made: all that `schedules` looks at, so that a run need not read the rest again."""
-    return events.where("kind = 'job' AND schedule IS NOT NULL")
+    """The events of schedules and their jobs: all that `schedules` looks at, so that a run need not read the rest again."""
+    return events.where(ABOUT_SCHEDULES)
 
 
-def schedules(fires: DataFrame) -> DataFrame:
-    return transforms.GOLD["schedules"](fires)
+def schedules(fires: DataFrame, *, as_of: datetime) -> DataFrame:
+    told = transforms.GOLD["schedules"](fires, as_of=as_of)
+    return told.where(f.col("day") >= f.lit(as_of.date() - timedelta(days=REMEMBERED_DAYS)))
 
 
 SCHEMAS: Mapping[str, Table] = {
@@ -156,6 +162,7 @@ SCHEMAS: Mapping[str, Table] = {
     **GOLD,
     **BRONZE,
     "failure_hours": FAILURE_HOURS,
+    "failure_days": FAILURE_DAYS,
     "queue_hours": QUEUE_HOURS,
     "flow_jobs": FLOW_JOBS,
     "fires": EVENTS,
@@ -174,15 +181,16 @@ def recipes() -> tuple[Recipe, ...]:
         Recipe("silver", "fires", fires, By.FACT, day=day),
         Recipe("silver", "flow_jobs", by_day["flow_jobs"], day=day),
         Recipe("silver", "failure_hours", by_day["failure_hours"], By.FACT, day=hour),
+        Recipe("silver", "failure_days", by_day["failure_days"], day=day),
         Recipe("gold", "hourly", gold["hourly"], By.SUM, day=hour),
         Recipe("silver", "queue_hours", by_day["queue_hours"], day=hour),
         Recipe("gold", "daily", gold["daily"], day=day),
         Recipe("gold", "usage", gold["usage"], day=day),
-        Recipe("gold", "failures", gold["failures"], By.WHOLE),
+        Recipe("gold", "failures", gold["failures"], By.WHOLE, last_days=REMEMBERED_DAYS),
         Recipe("gold", "capacity", gold["capacity"], By.WHOLE, last_days=PLAN_DAYS),
         Recipe("gold", "capacity_plan", gold["capacity_plan"], By.WHOLE, last_days=PLAN_DAYS),
         Recipe("gold", "slo", gold["slo"], By.WHOLE, last_days=SLO_DAYS),
         Recipe("gold", "anomalies", gold["anomalies"], By.WHOLE, last_days=ANOMALY_DAYS),
         Recipe("gold", "flows", gold["flows"], By.WHOLE, last_days=FLOW_DAYS, rarely={"jobs": strangers}),
-        Recipe("gold", "schedules", schedules, By.WHOLE),
+        Recipe("gold", "schedules", schedules, By.WHOLE, last_days=PUNCTUAL_DAYS),
     )

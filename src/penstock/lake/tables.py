@@ -109,7 +109,9 @@ _FIGURES: Table = {
     "failed": "bigint",
     "lost": "bigint",
     "dead": "bigint",
+    "held": "bigint",
     "cancelled": "bigint",
+    "ended": "bigint",
     "retried": "bigint",
     "busy_ms": "bigint",
     "wait_hist": HISTOGRAM,
@@ -135,7 +137,7 @@ FAILURES: Table = {
     "types": "array<string>",
     "sample_jobs": "array<string>",
 }
-"""One row per (tenant, fingerprint of an error)."""
+"""One row per (tenant, fingerprint of an error that was seen in the last 90 days); all that is said is of these."""
 
 CAPACITY: Table = {
     "tenant": "string",
@@ -145,7 +147,10 @@ CAPACITY: Table = {
     "service_ms": "double",
     "offered_load": "double",
 }
-"""One row per (tenant, queue, hour of the week); hour 0 begins on Monday at 00:00 UTC."""
+"""One row per (tenant, queue, hour of the week); hour 0 begins on Monday at 00:00 UTC.
+
+What a job takes, and so the load, is null for a queue of whose jobs none has ended yet.
+"""
 
 CAPACITY_PLAN: Table = {
     "tenant": "string",
@@ -158,7 +163,7 @@ CAPACITY_PLAN: Table = {
     "utilisation": "double",
     "why": "string",
 }
-"""One row per (tenant, queue): what to set it to."""
+"""One row per (tenant, queue of whose jobs any has ended): what to set it to."""
 
 SLO: Table = {
     "tenant": "string",
@@ -208,7 +213,7 @@ SCHEDULES: Table = {
     "max_ms": "double",
     "missed": "bigint",
 }
-"""One row per (tenant, schedule, day): how punctual it was."""
+"""One row per (tenant, schedule, day on which it fired) of the last 90 days: how punctual it was."""
 
 USAGE: Table = {
     "tenant": "string",

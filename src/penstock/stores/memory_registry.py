@@ -105,10 +105,14 @@ class MemoryRegistry:
         return Spent(True, remains, 0.0)
 
     async def put_insights(self, insights: Sequence[Insight]) -> None:
-        for one in insights:
-            there = self._insights.get((one.tenant, one.name))
-            if there is not None and there.as_of > one.as_of:
-                raise outdated(one.as_of, there.as_of)
+        if not insights:
+            return
+        given = min(one.as_of for one in insights)
+        newest = max((one.as_of for one in self._insights.values()), default=given)
+        if newest > given:
+            raise outdated(given, newest)
+        # In place: whoever keeps it elsewhere, as a log does, holds the same dictionary.
+        self._insights.clear()
         self._insights.update({(one.tenant, one.name): one for one in insights})
 
     async def insights(self, tenant: str, names: Sequence[str]) -> list[Insight]:

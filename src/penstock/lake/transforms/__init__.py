@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from penstock.lake.transforms.anomalies import anomalies
 from penstock.lake.transforms.capacity import capacity, capacity_plan
-from penstock.lake.transforms.failures import failure_hours, failures
+from penstock.lake.transforms.failures import failure_days, failure_hours, failures
 from penstock.lake.transforms.figures import daily, hourly, merge, queue_hours, usage
 from penstock.lake.transforms.flows import flow_jobs, flows
 from penstock.lake.transforms.schedules import schedules
@@ -31,13 +31,14 @@ SILVER: Mapping[str, Transform] = {"attempts": attempts, "jobs": jobs}
 BY_DAY: Mapping[str, Transform] = {
     "hourly": hourly,
     "failure_hours": failure_hours,
+    "failure_days": failure_days,
     "queue_hours": queue_hours,
     "flow_jobs": flow_jobs,
 }
 """Those that can be made of some days' facts alone, kept by day and put beside those of other days.
 
-`failure_hours`, `queue_hours` and `flow_jobs` are no tables of gold but what some are made from, so that a run need not read
-every error, histogram and job again.
+`failure_hours`, `failure_days`, `queue_hours` and `flow_jobs` are no tables of gold but what some are made from, so that a run
+need not read every error, histogram and job again.
 """
 
 GOLD: Mapping[str, Transform] = {

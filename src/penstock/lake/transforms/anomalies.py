@@ -39,16 +39,16 @@ def anomalies(
         *_QUEUE, F.explode(F.sequence("first", now - hours(1), hours(1))).alias("hour")
     )  # fmt: skip
     cells = every.join(recent, [*_QUEUE, "hour"], "left")
-    ended = F.coalesce("ended", F.lit(0)).cast("double")
+    weight = F.coalesce("attempts", F.lit(0)).cast("double")
     metrics = F.array(
         F.struct(
             F.lit("arrivals").alias("metric"), F.coalesce("arrivals", F.lit(0)).cast("double").alias("value")
         ),
-        F.struct(F.lit("failure_share").alias("metric"), F.try_divide("bad", "ended").alias("value")),
+        F.struct(F.lit("failure_share").alias("metric"), F.try_divide("bad", "attempts").alias("value")),
         F.struct(F.lit("wait_p95").alias("metric"), F.col("wait_p95").alias("value")),
     )
     values = (
-        cells.select(*_QUEUE, "hour", hour_of_week("hour").alias("at"), ended.alias("weight"), F.inline(metrics))
+        cells.select(*_QUEUE, "hour", hour_of_week("hour").alias("at"), weight.alias("weight"), F.inline(metrics))
         .where("value IS NOT NULL")
     )  # fmt: skip
     slot = Window.partitionBy(*_QUEUE, "metric", "at")

@@ -22,25 +22,28 @@ def capacity(queue_hours: DataFrame) -> DataFrame:
     """One row per (tenant, queue, hour of the week) in which anything happened.
 
     Arrivals are those of the busiest week at that hour. What a job takes is the queue's mean, all its attempts
-    together: jobs that come in one hour may run in the next, so hours have no mean of their own.
+    together: jobs that come in one hour may run in the next, so hours have no mean of their own. It is known where any has
+    ended; those that still wait have no part in it, or a backlog would make a queue look quick.
     """
     peaks = queue_hours.groupBy(*_QUEUE, hour_of_week("hour").alias("hour_of_week")).agg(
         F.max("arrivals").cast("double").alias("arrivals_per_hour")
     )
     costs = queue_hours.groupBy(*_QUEUE).agg(
-        F.coalesce(F.try_divide(F.sum("busy_ms"), F.sum("arrivals")), F.lit(0.0)).alias("service_ms")
+        F.try_divide(F.sum("busy_ms"), F.sum("ended")).alias("service_ms")
     )
     load = F.col("arrivals_per_hour") * F.col("service_ms") / 3_600_000
     return peaks.join(costs, list(_QUEUE)).withColumn("offered_load", load).select(*CAPACITY)
 
 
 def capacity_plan(capacity: DataFrame, daily: DataFrame, *, targets: Sequence[Target] = ()) -> DataFrame:
-    """One row per (tenant, queue): what to set it to, so that it keeps its promise (`targets`, as `slo` takes them).
+    """One row per (tenant, queue of which it is known what a job takes): what to set it to, so that it keeps its promise.
 
-    Concurrency by Erlang's formula at the busiest hour of the week (`penstock.lake.queueing` is the same in Python).
-    The lease is half as long again as 99 % of runs, from ten seconds to an hour; a heartbeat comes three times in it.
+    Promises are `targets`, as `slo` takes them. Concurrency by Erlang's formula at the busiest hour of the week
+    (`penstock.lake.queueing` is the same in Python). The lease is half as long again as 99 % of runs, from ten seconds to an
+    hour; a heartbeat comes three times in it.
     """
-    busiest = capacity.groupBy(*_QUEUE).agg(
+    measured = capacity.where("service_ms IS NOT NULL")
+    busiest = measured.groupBy(*_QUEUE).agg(
         F.max(
             F.struct(
                 "offered_load", (-F.col("hour_of_week")).alias("earlier"), "arrivals_per_hour", "service_ms"

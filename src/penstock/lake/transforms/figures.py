@@ -15,9 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.lake.histogram import bucket_sql, percentile_spark
 from penstock.lake.tables import DAILY, HOURLY, USAGE
 from penstock.lake.transforms.nearby import nearby
+from penstock.lake.transforms.silver import ENDED
 from penstock.lake.transforms.times import hour_of
 
-COUNTS = ("arrivals", "succeeded", "failed", "lost", "dead", "cancelled", "retried", "busy_ms")
+COUNTS = (
+    "arrivals", "succeeded", "failed", "lost", "dead", "held", "cancelled", "ended", "retried", "busy_ms",
+)  # fmt: skip
 CELL = ("tenant", "queue", "type")
 HISTOGRAMS = ("wait_hist", "run_hist")
 
@@ -29,6 +32,7 @@ QUEUE_HOURS: Mapping[str, str] = {
     "bad": "bigint",
     "busy_ms": "bigint",
     "ended": "bigint",
+    "attempts": "bigint",
     "wait_hist": "map<int,bigint>",
     "wait_p95": "double",
 }
@@ -40,9 +44,9 @@ _NEITHER = 3
 def hourly(events: DataFrame, attempts: DataFrame) -> DataFrame:
     """One row per (tenant, queue, type, hour): what came in, what ended and how, how long it waited and ran.
 
-    Jobs count when they came, attempts when they ended. `dead` and `cancelled` are jobs, ended so by an attempt or,
-    for `cancelled`, by a person or a rule; `retried` are attempts that failed or were lost and left the job queued.
-    Every attempt is in both histograms, however it ended.
+    Jobs count when they came, attempts when they ended. `dead`, `held` and `cancelled` are jobs, ended so by an attempt or,
+    for `cancelled`, by a person or a rule; `ended` are all jobs that an attempt ended, and no others; `retried` are attempts
+    that failed or were lost and left the job queued. Every attempt is in both histograms, however it ended.
     """
     cell = [*CELL, "hour"]
     # Brought together by cell before they are counted by bucket: few attempts of an hour are in one bucket, so counting
@@ -70,9 +74,10 @@ def daily(hourly: DataFrame) -> DataFrame:
 def queue_hours(hourly: DataFrame) -> DataFrame:
     """One row per (tenant, queue, hour): the part of what is said of queues that needs the figures of its own day only."""
     hours = hourly.withColumn("bad", F.col("failed") + F.col("lost"))
-    made = _merged(hours, ["tenant", "queue", "hour"], ("arrivals", "bad", "busy_ms"), ("wait_hist",))
+    counts = ("arrivals", "bad", "busy_ms", "ended")
+    made = _merged(hours, ["tenant", "queue", "hour"], counts, ("wait_hist",))
     return made.withColumns(
-        {"ended": total("wait_hist"), "wait_p95": F.expr(percentile_spark("wait_hist", 0.95))}
+        {"attempts": total("wait_hist"), "wait_p95": F.expr(percentile_spark("wait_hist", 0.95))}
     ).select(*QUEUE_HOURS)
 
 
@@ -126,7 +131,9 @@ def _from_attempts(attempts: DataFrame) -> DataFrame:
         "failed": F.col("outcome") == "failed",
         "lost": F.col("outcome") == "lost",
         "dead": F.col("status") == "dead",
+        "held": F.col("status") == "held",
         "cancelled": F.col("status") == "cancelled",
+        "ended": F.col("status").isin(*ENDED),
         "retried": F.col("outcome").isin("failed", "lost") & (F.col("status") == "queued"),
         "busy_ms": F.col("run_ms"),
     }

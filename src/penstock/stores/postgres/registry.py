@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from penstock.core.codec import JsonText
@@ -59,19 +59,24 @@ class Registry(Reading):
 
     async def put_insights(self, insights: Sequence[Insight]) -> None:
         given = list({(one.tenant, one.name): one for one in insights}.values())
-        tenants, names = [one.tenant for one in given], [one.name for one in given]
-        moments = [one.as_of for one in given]
+        if not given:
+            return
+        as_of = min(one.as_of for one in given)
 
         async def publish(connection: Any) -> None:
             async with self._transaction(connection):
                 # One run at a time: of two that begin together, the newer stays. Nobody who reads waits for it.
                 await connection.execute("LOCK TABLE penstock.insight IN SHARE ROW EXCLUSIVE MODE")
-                newer = await connection.fetchrow(sql("newer_insight"), tenants, names, moments)
-                if newer is not None:
-                    raise outdated(newer["given"], newer["there"])
-                await connection.execute(
-                    sql("put_insights"), tenants, names, moments, [one.body for one in given]
-                )
+                newest = await connection.fetchval(sql("newest_insight"))
+                if newest is not None and newest > as_of:
+                    raise outdated(as_of, newest)
+                await connection.execute(sql("drop_insights"))
+                for some in _slices(given):
+                    await connection.execute(
+                        sql("put_insights"),
+                        [one.tenant for one in some], [one.name for one in some],
+                        [one.as_of for one in some], [one.body for one in some],
+                    )  # fmt: skip
 
         await self._reach(publish)
 
@@ -90,6 +95,21 @@ class Registry(Reading):
 
 
 _NOBODY = Audited("", "", "")
+_SLICE_CHARS = 16 * 1024 * 1024
+
+
+def _slices(insights: Iterable[Insight]) -> Iterator[list[Insight]]:
+    """In order, as many at once as a statement can have: PostgreSQL takes no value of 1 GB, and an array is one."""
+    some: list[Insight] = []
+    chars = 0
+    for one in insights:
+        if some and chars + len(one.body) > _SLICE_CHARS:
+            yield some
+            some, chars = [], 0
+        some.append(one)
+        chars += len(one.body)
+    if some:
+        yield some
 
 
 def _answer(tenant: str, command: PutEntry, row: rows.Row) -> Entry | PenstockError | None:
