@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from penstock import Queue
+from penstock.cli import insights
 from penstock.cli.output import Column, table
 from penstock.cli.plots import bar, sparkline
 from support.insights import FINGERPRINT, REFUSED, published
@@ -68,6 +69,18 @@ class TestLooking:
         [*_, emails, reports] = out.splitlines()
         assert emails.split() == ["emails", "█"]
         assert reports.split() == ["reports"]
+
+    @pytest.mark.parametrize("width", [60, 80, 120])
+    def test_plots_are_no_wider_than_the_terminal(
+        self, told: Any, width: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        capacity, latency = told("insights", "capacity"), told("insights", "latency")
+        monkeypatch.setattr(insights, "console", lambda: Console(width=width))
+        for plot, answer in ((insights._weeks, capacity), (insights._hours, latency)):
+            screen = Console(width=width, file=StringIO())
+            screen.print(plot(answer["rows"]))
+            lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+            assert len(lines) == 1 + len({row["queue"] for row in answer["rows"] if row.get("load", True)})
 
     def test_can_be_narrowed_down(self, told: Any) -> None:
         assert {row["queue"] for row in told("insights", "latency")["rows"]} == {"emails", "reports"}

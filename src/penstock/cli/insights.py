@@ -26,6 +26,7 @@ from penstock.cli.output import (
     table,
 )
 from penstock.cli.plots import bar, sparkline
+from penstock.cli.tables import GAP
 from penstock.cli.words import ago, local, span
 from penstock.insights import InsightAnswer, Row, acting, ask
 from penstock.insights.acting import PER_SECOND, AppliedPlan
@@ -123,26 +124,33 @@ def _hour_of_week(hour: int) -> str:
 
 
 def _weeks(rows: list[Row]) -> Any:
-    """The load of each queue through the week, a block for each two hours."""
+    """The load of each queue through the week, a block for each two hours, or more where there is less room."""
     loads = {row["queue"]: row["load"] for row in rows if row["load"]}
-    # No shape is lost by it: of two hours the fuller one is shown.
-    paired = {
-        queue: [max(load[at : at + 2]) for at in range(0, len(load), 2)] for queue, load in loads.items()
-    }
-    week = "".join(f"{day:<12}" for day in DAYS)
-    return facts({"load": week, **{queue: sparkline(load) for queue, load in paired.items()}})
+    hours = _hours_a_block(7 * 24, ["load", *loads], (2, 3, 4, 6, 8))
+    week = "".join(f"{day:<{24 // hours}}" for day in DAYS)
+    return facts({"load": week, **{queue: _blocks(load, hours) for queue, load in loads.items()}})
 
 
 def _hours(rows: list[Row]) -> Any:
-    """The 95th percentile of waits of each queue in the last three days, a block for each hour."""
+    """The 95th percentile of waits of each queue in the last three days, a block for each hour, or for more of them."""
     waits = {(row["queue"], datetime.fromisoformat(row["hour"])): row["wait_p95_ms"] or 0 for row in rows}
     newest = max(hour for _, hour in waits)
     hours = [newest - timedelta(hours=back) for back in reversed(range(72))]
-    lines = {
-        queue: sparkline([waits.get((queue, hour), 0) for hour in hours])
-        for queue in sorted({queue for queue, _ in waits})
-    }
+    queues = sorted({queue for queue, _ in waits})
+    in_a_block = _hours_a_block(len(hours), ["wait p95", *queues], (1, 2, 3, 4, 6))
+    lines = {queue: _blocks([waits.get((queue, hour), 0) for hour in hours], in_a_block) for queue in queues}
     return facts({"wait p95": f"{local(hours[0])} → {local(newest)}", **lines})
+
+
+def _hours_a_block(hours: int, labels: Sequence[str], steps: Sequence[int]) -> int:
+    """How many hours each block stands for, so that no line is wider than the terminal: half of it would be elsewhere."""
+    room = console().width - max(map(len, labels)) - GAP
+    return next((step for step in steps if hours // step <= room), steps[-1])
+
+
+def _blocks(values: Sequence[float], hours: int) -> str:
+    # No shape is lost by it: of several hours the fullest is shown.
+    return sparkline([max(values[at : at + hours]) for at in range(0, len(values), hours)])
 
 
 def _seen(row: Row) -> str:
