@@ -25,7 +25,7 @@ from penstock.core.machine import Machine
 from penstock.core.registry import Audited, Insight, PutEntry, Spend
 from penstock.core.retry import Retry
 from penstock.core.schedule import Schedule
-from penstock.stores.log import entry, segments, snapshots
+from penstock.stores.log import entry, pooled, segments, snapshots
 from penstock.stores.log.backings.memory import MemoryObjects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
 from penstock.stores.log.packing import PackedJobs
@@ -58,7 +58,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that has an end comes to it soon."""
     monkeypatch.setattr(snapshots, "JOBS_PER_SEGMENT", 5)
     monkeypatch.setattr(snapshots, "TOLD_PER_SEGMENT", 7)
-    monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 1_000)
+    monkeypatch.setattr(pooled, "BYTES_PER_SEGMENT", 1_000)
     monkeypatch.setattr(ledger, "MOST_TOLD", 50)
     monkeypatch.setattr(ledger, "MOST_AUDITED", 10)
     monkeypatch.setattr(ordering, "MOST_IDLE_GROUPS", 1)
@@ -371,7 +371,7 @@ class TestSizes:
         assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
 
     async def test_so_do_large_headers_and_large_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 10_000)
+        monkeypatch.setattr(pooled, "BYTES_PER_SEGMENT", 10_000)
         kept = Kept()
         jobs = [make_job(headers={"n": f"{n}{'x' * 4_000}"}) for n in range(6)]
         await kept.store.enqueue("acme", jobs)
@@ -382,7 +382,7 @@ class TestSizes:
         assert inside(await kept.loaded()) == inside(kept.store.machine("acme", kept.clock.now()))
 
     async def test_what_did_not_change_is_not_written_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(segments, "BYTES_PER_SEGMENT", 10_000)
+        monkeypatch.setattr(pooled, "BYTES_PER_SEGMENT", 10_000)
         kept = Kept()
 
         async def more() -> None:

@@ -6,20 +6,15 @@ asked for besides their payload. Restored, a state goes on exactly as the one th
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
-from penstock.core.codec import EMPTY_OBJECT, JsonText
 from penstock.core.groups import KeyUse
 from penstock.core.job import (
-    Attempt,
     Born,
     Cause,
     Change,
@@ -28,31 +23,30 @@ from penstock.core.job import (
     Lease,
     LeaseToken,
     NewJob,
-    Outcome,
     Record,
     Status,
 )
 from penstock.core.keys import Request
 from penstock.core.machine import Machine
 from penstock.core.registry import AuditLine, Entry, Insight
-from penstock.core.schedule import NO_ID, Schedule
+from penstock.core.schedule import Schedule
 from penstock.core.settings import QueueSettings
-from penstock.stores.log import entry as entries
 from penstock.stores.log.entry import original, twin
-from penstock.stores.log.errors import LogCorrupt, LogTooNew
+from penstock.stores.log.pooled import (
+    ChangeRow,
+    Known,
+    Pool,
+    RecordRow,
+    opened,
+    record_of,
+    record_row,
+    sealed,
+)
 from penstock.stores.log.state import Parts
 from penstock.stores.memory import MemoryStore
 from penstock.stores.memory_registry import Allowance
 
-FORMAT = 1
-BYTES_PER_SEGMENT = 8 * 1_048_576
-"""With so many it is closed: a request is broken off after some seconds, so what is too large is never written at all."""
-_CRC_BYTES = 4
 _AT_ONCE = 500
-_NONE = -1
-"""Stands for no time at all, and for the name None."""
-
-Row = TypeVar("Row", bound=Struct)
 
 
 def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:
@@ -60,129 +54,6 @@ def held_by(store: MemoryStore, now: datetime, number: int) -> Parts:
     return Parts(
         now, number, store._machines, store._entries, store._allowances, store._insights, store._leaders,
         store._new_machine,
-    )  # fmt: skip
-
-
-# ── What repeats ──────────────────────────────────────────────────────────────────────────────────
-
-
-class _Pool:
-    """Names, times and requests of one segment, each written once and known by its place; and how much that comes to."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.times: dict[datetime, int] = {}
-        self.asked: list[Raw] = []
-        self._asked: dict[bytes, int] = {}
-        self._size = 0
-        """Without names and times: they are short, and there are at most a few for each row."""
-
-    @property
-    def is_full(self) -> bool:
-        return self._size >= BYTES_PER_SEGMENT
-
-    def row(self, row: Any) -> Raw:
-        """A row as it is written."""
-        data = _encode(row)
-        self._size += len(data)
-        return Raw(data)
-
-    def name(self, name: str) -> int:
-        return self.names.setdefault(name, len(self.names))
-
-    def time(self, at: datetime | None) -> int:
-        return _NONE if at is None else self.times.setdefault(at, len(self.times))
-
-    def of(self, asked: NewJob) -> int:
-        """What was asked for besides what tells one job from the next."""
-        common = replace(asked, id=NO_ID, type="", queue="", payload=EMPTY_OBJECT)
-        key = _encode(common)  # not itself: who asked for 5 and who asked for 5.0 would be the same
-        place = self._asked.get(key)
-        if place is None:
-            place = self._asked[key] = len(self.asked)
-            self.asked.append(self.row(_sparse(common)))
-        return place
-
-
-class _Known:
-    """The same on the way back: everyone who had the same name or time shares one object again."""
-
-    def __init__(self, names: list[str], times: list[datetime], asked: Iterable[Any] = ()) -> None:
-        self.names = names
-        self.times: list[Any] = [*times, None]  # so that _NONE finds None
-        self._asked = list(asked)
-
-    def asked(self, place: int) -> NewJob:
-        # When it is needed: all at once would be a pause, where each job has headers of its own.
-        asked: NewJob
-        asked = self._asked[place] = original(self._asked[place])
-        return asked
-
-
-# ── Records ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class _AttemptRow(Struct, array_like=True, tag="a", gc=False):
-    number: int
-    worker: int
-    token: str
-    started: int
-    ended: int
-    outcome: Outcome
-    status: Status
-    run: int
-    error: bool | str | None
-    """True: the job's own; so is `result`."""
-    result: bool | str | None
-    logs: str | None
-
-
-class _ChangeRow(Struct, array_like=True, tag="c", gc=False):
-    at: int
-    verb: int
-    actor: int
-    reason: str | None
-    status: Status | None
-    detail: str | None
-
-
-class _BornRow(Struct, array_like=True, tag="b", gc=False):
-    at: int
-    queue: int
-    what: int
-
-
-_RecordRow = _AttemptRow | _ChangeRow
-
-
-def _record_row(record: Record, pool: _Pool, job: Job | None = None) -> _RecordRow:
-    if isinstance(record, Change):
-        return _ChangeRow(
-            pool.time(record.at), pool.name(record.verb), pool.name(record.actor), record.reason, record.status, record.detail
-        )  # fmt: skip
-    error: bool | str | None = record.error
-    result: bool | str | None = record.result
-    if job is not None and error is not None and error == job.error:
-        error = True
-    if job is not None and result is not None and result == job.result:
-        result = True
-    return _AttemptRow(
-        record.number, pool.name(record.worker), record.token, pool.time(record.started_at), pool.time(record.ended_at),
-        record.outcome, record.status, pool.time(record.run_at), error, result, record.logs,
-    )  # fmt: skip
-
-
-def _record(row: _RecordRow, job_id: JobId, known: _Known, job: Job | None = None) -> Record:
-    times = known.times
-    if isinstance(row, _ChangeRow):
-        detail = None if row.detail is None else JsonText(row.detail)
-        names = known.names
-        return Change(times[row.at], names[row.verb], names[row.actor], row.reason, row.status, detail)
-    error: Any = row.error if row.error is not True or job is None else job.error
-    result: Any = row.result if row.result is not True or job is None else job.result
-    return Attempt(
-        job_id, row.number, known.names[row.worker], LeaseToken(row.token), times[row.started], times[row.ended],
-        row.outcome, row.status, times[row.run], error, result, row.logs,
     )  # fmt: skip
 
 
@@ -217,7 +88,7 @@ class _JobRow(Struct, array_like=True, gc=False):
     cause: Cause | None
     ended: int
     progress: str | None
-    trail: list[_RecordRow] | None
+    trail: list[RecordRow] | None
 
 
 class _RequestRow(Struct, array_like=True, gc=False):
@@ -246,7 +117,7 @@ def jobs_segment(
 
     A job that has left may have requests that are still answered.
     """
-    ledger, pool = machine.ledger, _Pool()
+    ledger, pool = machine.ledger, Pool()
     rows: list[Raw] = []
     requests: list[Raw] = []
     taken = 0
@@ -259,20 +130,20 @@ def jobs_segment(
         if pool.is_full:
             break
     few = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-    return taken, _sealed((list(pool.names), list(pool.times), pool.asked, few, requests))
+    return taken, sealed((list(pool.names), list(pool.times), pool.asked, few, requests))
 
 
 def restore_jobs(machine: Machine, data: bytes, now: datetime) -> Iterator[list[Job]]:
     """Take back what `jobs_segment` gave, some at a time; `Ledger.count_waiting` wants them when all are here."""
-    segment = _opened(data, _Jobs)
-    known = _Known(segment.names, segment.times, segment.asked)
+    segment = opened(data, _Jobs)
+    known = Known(segment.names, segment.times, segment.asked)
     ledger = machine.ledger
     for few in segment.rows:
         rows = _rows.decode(few)
         jobs = [_job(row, machine.tenant, known) for row in rows]
         for row, job in zip(rows, jobs, strict=True):
             if row.trail is not None:
-                ledger.trails["job", job.id] = [_record(one, job.id, known, job) for one in row.trail]
+                ledger.trails["job", job.id] = [record_of(one, job.id, known, job) for one in row.trail]
         ledger.take_back(jobs, now)
         yield jobs
     for request in segment.requests:
@@ -287,7 +158,7 @@ def restore_jobs(machine: Machine, data: bytes, now: datetime) -> Iterator[list[
 _rows = msgspec.msgpack.Decoder(list[_JobRow])
 
 
-def _job(row: _JobRow, tenant: str, known: _Known) -> Job:
+def _job(row: _JobRow, tenant: str, known: Known) -> Job:
     names, times, lease = known.names, known.times, row.lease
     asked = known.asked(row.asked)
     asked = replace(asked, id=row.id, type=names[row.type], queue=names[row.queue], payload=row.payload)
@@ -298,46 +169,41 @@ def _job(row: _JobRow, tenant: str, known: _Known) -> Job:
     )  # fmt: skip
 
 
-def _job_row(job: Job, trail: Sequence[Record], pool: _Pool) -> _JobRow:
+def _job_row(job: Job, trail: Sequence[Record], pool: Pool) -> _JobRow:
     asked, lease = job.asked, job.lease
     return _JobRow(
         asked.id, pool.name(asked.type), pool.name(asked.queue), asked.payload, pool.of(asked),
         pool.time(job.created_at), pool.time(job.scheduled_at), job.status, pool.time(job.run_at), pool.time(job.expires_at),
         job.attempts, job.leases, None if lease is None else _lease_row(lease, pool), job.cancel_requested,
         job.result, job.error, job.cause, pool.time(job.ended_at), job.progress,
-        [_record_row(record, pool, job) for record in trail] or None,
+        [record_row(record, pool, job) for record in trail] or None,
     )  # fmt: skip
 
 
-def _lease_row(lease: Lease, pool: _Pool) -> _LeaseRow:
+def _lease_row(lease: Lease, pool: Pool) -> _LeaseRow:
     taken, expires = pool.time(lease.taken_at), pool.time(lease.expires_at)
     return _LeaseRow(lease.token, pool.name(lease.worker), taken, expires, lease.seconds)
 
 
-def _lease(row: _LeaseRow, known: _Known) -> Lease:
+def _lease(row: _LeaseRow, known: Known) -> Lease:
     times = known.times
     token = LeaseToken(row.token)
     return Lease(token, known.names[row.worker], times[row.taken], times[row.expires], row.seconds)
 
 
-def _sparse(value: Struct) -> dict[str, Any]:
-    """A value without what is as it is by default."""
-    given = ((one.name, getattr(value, one.name), one.default) for one in _fields(type(value)))
-    return {name: value for name, value, default in given if value != default}
-
-
-@cache
-def _fields(of: type[Struct]) -> tuple[Any, ...]:
-    return fields(of)
-
-
 # ── Feed and audit log ────────────────────────────────────────────────────────────────────────────
+
+
+class _BornRow(Struct, array_like=True, tag="b", gc=False):
+    at: int
+    queue: int
+    what: int
 
 
 class _Told(Struct, array_like=True, gc=False):
     kind: int
     name: str
-    record: _AttemptRow | _ChangeRow | _BornRow
+    record: RecordRow | _BornRow
 
 
 class _Feed(Struct, array_like=True):
@@ -348,31 +214,31 @@ class _Feed(Struct, array_like=True):
 
 def feed_segment(told: Iterable[tuple[str, str, Record | Born]]) -> tuple[int, bytes]:
     """Some of what happened, in its order; how much, until it was full."""
-    pool = _Pool()
+    pool = Pool()
     rows: list[Raw] = []
     for kind, name, one in told:
         record = (
             _BornRow(pool.time(one.at), pool.name(one.queue), pool.name(one.type))
             if isinstance(one, Born)
-            else _record_row(one, pool)
+            else record_row(one, pool)
         )
         rows.append(pool.row(_Told(pool.name(kind), name, record)))
         if pool.is_full:
             break
-    return len(rows), _sealed((list(pool.names), list(pool.times), rows))
+    return len(rows), sealed((list(pool.names), list(pool.times), rows))
 
 
 def restore_feed(machine: Machine, data: bytes) -> Iterator[None]:
     """Take back what `feed_segment` gave, some at a time, in the same order; the oldest leave as they always do."""
-    segment = _opened(data, _Feed)
-    known = _Known(segment.names, segment.times)
+    segment = opened(data, _Feed)
+    known = Known(segment.names, segment.times)
     names, times = known.names, known.times
     for place, one in enumerate(segment.told, 1):
         row = one.record
         told = (
             Born(times[row.at], names[row.queue], names[row.what])
             if isinstance(row, _BornRow)
-            else _record(row, JobId(one.name), known)
+            else record_of(row, JobId(one.name), known)
         )
         machine.ledger.told.append((names[one.kind], one.name, told))
         if place % _AT_ONCE == 0:
@@ -383,7 +249,7 @@ class _AuditRow(Struct, array_like=True, gc=False):
     number: int
     kind: int
     name: str
-    change: _ChangeRow
+    change: ChangeRow
 
 
 class _Audit(Struct, array_like=True):
@@ -394,21 +260,21 @@ class _Audit(Struct, array_like=True):
 
 def audit_segment(audited: Iterable[tuple[int, AuditLine]]) -> tuple[int, bytes]:
     """Some lines of the audit log; how many, until it was full."""
-    pool = _Pool()
+    pool = Pool()
     rows: list[Raw] = []
     for number, line in audited:
-        change = _record_row(line.change, pool)
+        change = record_row(line.change, pool)
         rows.append(pool.row((number, pool.name(line.kind), line.name, change)))
         if pool.is_full:
             break
-    return len(rows), _sealed((list(pool.names), list(pool.times), rows))
+    return len(rows), sealed((list(pool.names), list(pool.times), rows))
 
 
 def restore_audit(machine: Machine, data: bytes) -> Iterator[None]:
-    segment = _opened(data, _Audit)
-    known = _Known(segment.names, segment.times)
+    segment = opened(data, _Audit)
+    known = Known(segment.names, segment.times)
     for place, row in enumerate(segment.lines, 1):
-        change = _record(row.change, JobId(row.name), known)
+        change = record_of(row.change, JobId(row.name), known)
         assert isinstance(change, Change)
         machine.ledger.audited.append((row.number, AuditLine(known.names[row.kind], row.name, change)))
         if place % _AT_ONCE == 0:
@@ -434,7 +300,7 @@ class _TenantRow(Struct, array_like=True):
     lanes: list[_LaneRow]
     """In the order in which they were first used: a sweep goes by it."""
     schedules: list[_ScheduleRow]  # type: ignore[valid-type]
-    trails: list[tuple[str, str, list[_RecordRow]]]
+    trails: list[tuple[str, str, list[RecordRow]]]
     told_count: int
 
 
@@ -454,9 +320,9 @@ class _Head(Struct, array_like=True):
 
 def head_segment(parts: Parts) -> bytes:
     """All that is neither a job nor told in order."""
-    pool = _Pool()
+    pool = Pool()
     tenants = [_tenant_row(name, machine, pool) for name, machine in parts.machines.items()]
-    return _sealed(
+    return sealed(
         (
             parts.now, parts.number, list(pool.names), list(pool.times), tenants,
             [entry for here in parts.entries.values() for entry in here.values()],
@@ -471,8 +337,8 @@ def head_segment(parts: Parts) -> bytes:
 
 def restore_head(parts: Parts, data: bytes) -> None:
     """Take back what `head_segment` gave, into parts that hold nothing yet."""
-    head = _opened(data, _Head)
-    known = _Known(head.names, head.times)
+    head = opened(data, _Head)
+    known = Known(head.names, head.times)
     parts.now, parts.number, parts.name = head.now, head.number, head.name
     parts.writers.update(head.writers)
     for tenant in head.tenants:
@@ -485,7 +351,7 @@ def restore_head(parts: Parts, data: bytes) -> None:
             lane.recall(row.full_until, row.turn, keys)
         machine.restore_schedules([*map(original, tenant.schedules)])
         for kind, name, records in tenant.trails:
-            ledger.trails[kind, name] = [_record(one, JobId(name), known) for one in records]
+            ledger.trails[kind, name] = [record_of(one, JobId(name), known) for one in records]
         ledger.told_count = tenant.told_count
     for entry in head.entries:
         parts.entries.setdefault((entry.kind, entry.name), {})[entry.tenant] = entry
@@ -494,10 +360,10 @@ def restore_head(parts: Parts, data: bytes) -> None:
     parts.offices.update({office: (holder, until) for office, holder, until in head.offices})
 
 
-def _tenant_row(name: str, machine: Machine, pool: _Pool) -> _TenantRow:
+def _tenant_row(name: str, machine: Machine, pool: Pool) -> _TenantRow:
     ledger = machine.ledger
     trails = [
-        (kind, subject, [_record_row(record, pool) for record in records])
+        (kind, subject, [record_row(record, pool) for record in records])
         for (kind, subject), records in ledger.trails.items()
         if kind != "job" or JobId(subject) not in ledger.jobs
     ]
@@ -509,47 +375,3 @@ def _lane_rows(machine: Machine) -> Iterator[_LaneRow]:
         full_until, turn, uses = lane.used()
         keys = [(key, use.turn, use.full_until) for key, use in uses.items() if use.turn or use.full_until]
         yield _LaneRow(name, lane.settings, full_until, turn, keys)
-
-
-# ── Bytes ─────────────────────────────────────────────────────────────────────────────────────────
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-class _Sealed(Struct, array_like=True):
-    format: int
-    body: Raw
-    rules: int = 1
-    """By which it was made, as entries say it: in a snapshot nothing else tells of them."""
-
-
-_seal = msgspec.msgpack.Decoder(_Sealed).decode
-
-
-def _sealed(body: Any) -> bytes:
-    data = _encode((FORMAT, Raw(_encode(body)), entries.RULES))
-    return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
-
-
-def _opened(data: bytes, of: type[Row]) -> Row:
-    body = memoryview(data)[:-_CRC_BYTES]
-    if len(data) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(data[-_CRC_BYTES:], "big"):
-        raise LogCorrupt(
-            "a snapshot", f"a segment of {len(data):,} bytes", "it does not have the checksum it ends with"
-        )
-    sealed = _seal(body)
-    if sealed.format > FORMAT:
-        raise LogTooNew("a snapshot", sealed.format, FORMAT)
-    check_rules("a snapshot", sealed.format, sealed.rules)
-    return _decoder(of).decode(sealed.body)  # type: ignore[no-any-return]
-
-
-@cache
-def _decoder(of: type[Struct]) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(of)
-
-
-def check_rules(what: str, format: int, rules: int) -> None:
-    """Refuse what was made by rules that we do not know: going on with it by ours would be another state."""
-    if rules > entries.RULES:
-        raise LogTooNew(what, f"{format} with rules {rules}", f"rules {entries.RULES}")

@@ -33,6 +33,7 @@ from penstock.stores.log import segments
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
 from penstock.stores.log.packing import PackedLedger, PackedMachine
+from penstock.stores.log.pooled import check_rules
 from penstock.stores.log.state import Parts
 
 FORMAT = 1
@@ -172,7 +173,7 @@ class Snapshots:
             told = msgspec.json.decode(data, type=_Format)
             if told.fmt > FORMAT:
                 raise LogTooNew(self._place, told.fmt, FORMAT)
-            segments.check_rules(self._place, told.fmt, told.rules)
+            check_rules(self._place, told.fmt, told.rules)
             return msgspec.json.decode(data, type=Manifest), version
         except msgspec.DecodeError as error:
             raise LogCorrupt(self._shard, "its manifest", str(error)) from error
