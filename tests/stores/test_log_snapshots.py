@@ -35,10 +35,9 @@ from penstock.stores.log.snapshots import (
     Snapshot,
     Snapshots,
     TenantAt,
-    TouchedMachine,
-    touched_in,
 )
 from penstock.stores.log.state import Parts
+from penstock.stores.log.touched import TouchedMachine, touched_in
 from penstock.stores.memory import MemoryStore
 from penstock.testing import START, FakeClock, make_job
 from support.differential import TENANTS, Differential

@@ -44,10 +44,9 @@ from penstock.stores.log.snapshots import (
     Mark,
     Snapshot,
     Snapshots,
-    TouchedMachine,
-    touched_in,
 )
 from penstock.stores.log.state import Parts, State
+from penstock.stores.log.touched import TouchedMachine, touched_in
 
 log = logging.getLogger(__name__)
 

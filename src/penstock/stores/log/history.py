@@ -26,8 +26,8 @@ from penstock.core.lifecycle import Verb
 from penstock.core.machine import Machine
 from penstock.core.ordering import Lane
 from penstock.core.promises import LAKE, Promise
-from penstock.stores.log.snapshots import TouchedLedger, TouchedMachine
 from penstock.stores.log.state import Parts
+from penstock.stores.log.touched import TouchedLedger, TouchedMachine
 from penstock.stores.postgres.rows import to_options
 
 _OVER = (Status.DEAD, Status.HELD, Status.CANCELLED)

@@ -14,7 +14,7 @@ import asyncio
 import gc
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,15 +24,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.job import Job, JobId, NewJob, Record, Status
-from penstock.core.keys import Keys, Request
+from penstock.core.job import Job, JobId, Status
+from penstock.core.keys import Request
 from penstock.core.machine import Machine
-from penstock.core.ordering import Lane
 from penstock.stores.log import entry as entries
 from penstock.stores.log import segments
 from penstock.stores.log.backings import Objects
 from penstock.stores.log.errors import LogCorrupt, LogTooNew
-from penstock.stores.log.packing import PackedLedger, PackedMachine
 from penstock.stores.log.pooled import check_rules
 from penstock.stores.log.state import Parts
 
@@ -451,55 +449,3 @@ def _settle_in(parts: Parts) -> None:
             gc.unfreeze()
             gc.collect()
         gc.freeze()
-
-
-# ── Knowing what changed ──────────────────────────────────────────────────────────────────────────
-
-
-class TouchedKeys(Keys):
-    def __init__(self, touched: set[JobId]) -> None:
-        super().__init__()
-        self._touched = touched
-
-    def remember(self, asked: NewJob, job_id: JobId, now: datetime) -> None:
-        super().remember(asked, job_id, now)
-        if asked.idempotency_key is not None:
-            self._touched.add(job_id)
-
-
-class TouchedLedger(PackedLedger):
-    """A ledger that knows which jobs were touched since somebody last asked."""
-
-    def __init__(self, tenant: str, lane_class: type[Lane] = Lane) -> None:
-        super().__init__(tenant, lane_class)
-        self.touched: set[JobId] = set()
-        self.keys = TouchedKeys(self.touched)
-
-    def keep(self, old: Job | None, new: Job, now: datetime) -> None:
-        self.touched.add(new.id)
-        super().keep(old, new, now)
-
-    def note(self, name: str, record: Record, kind: str = "job") -> None:
-        if kind == "job":
-            self.touched.add(JobId(name))
-        super().note(name, record, kind)
-
-    def remove(self, job: Job) -> None:
-        self.touched.add(job.id)
-        super().remove(job)
-
-
-class TouchedMachine(PackedMachine):
-    """The compactor's machine."""
-
-    ledger_class = TouchedLedger
-    ledger: TouchedLedger
-
-
-def touched_in(machines: Iterable[Machine]) -> dict[str, set[JobId]]:
-    """The jobs touched so far, by tenant."""
-    return {
-        machine.tenant: machine.ledger.touched
-        for machine in machines
-        if isinstance(machine.ledger, TouchedLedger)
-    }
