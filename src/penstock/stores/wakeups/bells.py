@@ -53,7 +53,8 @@ class Switchboard:
     """Which bells hang on which topic. `on_change` is told when a topic gets its first bell or loses its last."""
 
     def __init__(self, on_change: Callable[[Topic], None] = lambda topic: None) -> None:
-        self._bells: dict[Topic, set[LocalBell]] = {}
+        self._bells: dict[Topic, dict[LocalBell, None]] = {}
+        """In the order in which they were hung, which is that in which they ring."""
         self._on_change = on_change
 
     def __contains__(self, topic: Topic) -> bool:
@@ -76,12 +77,12 @@ class Switchboard:
 
     def _hang(self, topic: Topic, bell: LocalBell) -> None:
         if topic not in self._bells:
-            self._bells[topic] = set()
+            self._bells[topic] = {}
             self._on_change(topic)
-        self._bells[topic].add(bell)
+        self._bells[topic][bell] = None
 
     def _take_down(self, topic: Topic, bell: LocalBell) -> None:
-        self._bells[topic].remove(bell)
+        del self._bells[topic][bell]
         if not self._bells[topic]:
             del self._bells[topic]
             self._on_change(topic)
