@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -90,7 +91,13 @@ def test_a_lake_that_lacks_files_is_not_told_as_an_empty_one(
 def test_vacuum_removes_what_is_no_part_of_it(run: Run, place: str, made: Manifest) -> None:
     told = run("lake", "vacuum", "--lake", place).stderr
     assert told == "0 folders removed; 1 more that count for nothing are left until --grace has passed, 1d\n"
-    told = run("lake", "vacuum", "--lake", place, "--grace", "0s")
+    refused = run("lake", "vacuum", "--lake", place, "--grace", "59m")
+    assert refused.exit_code == 2
+    assert "--grace must be an hour at the least" in refused.stderr
+    left = Path(place) / "gold/slo/000003-b"
+    for path in (left, *left.iterdir()):
+        os.utime(path, (0, 0))
+    told = run("lake", "vacuum", "--lake", place, "--grace", "1h")
     assert told.stdout == "gold/slo/000003-b\n"
     assert told.stderr == "1 folders removed\n"
     assert "no time" in run("lake", "vacuum", "--lake", place, "--grace", "soon").stderr
@@ -99,7 +106,7 @@ def test_vacuum_removes_what_is_no_part_of_it(run: Run, place: str, made: Manife
 @pytest.mark.parametrize("what", ["status", "vacuum"])
 def test_no_lake(run: Run, place: str, what: str) -> None:
     told = run("lake", what, "--lake", place)
-    assert told.exit_code == 4
+    assert told.exit_code == 3
     assert f"there is no lake in {place}; penstock lake run makes one" in told.stderr
 
 

@@ -146,7 +146,7 @@ async def test_another_feed_is_another_history(url: str, tmp_path: Path) -> None
 
 def test_where_there_is_no_lake_no_store_is_made(tmp_path: Path) -> None:
     told = penstock("adopt", url=f"file:{tmp_path}/queue", lake=Lake(tmp_path / "lake"))
-    assert told.exit_code == 4
+    assert told.exit_code == 3
     assert "there is no lake" in told.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from penstock.core.errors import JobNotFound, StoreUnavailable
 from penstock.core.job import Attempt, Job, JobId, LeaseToken, Record
 from penstock.lake import archive as module
 from penstock.lake.archive import LakeArchive
+from penstock.lake.keeping import check_in, forget, tell
 from penstock.lake.manifest import FORMAT, Lake, new_manifest, source_of
 from penstock.lake.tables import EVENTS
+from penstock.stores.memory import MemoryStore
 from support.postgres import EmptyPostgresStore, server_url
 from support.service import serving
 from support.spark import WITHOUT
@@ -93,6 +96,14 @@ def cut_off(lake: Lake) -> None:
     """Have the files end too soon."""
     for file in Path(lake.place).glob("silver/jobs/**/*.parquet"):
         file.write_bytes(file.read_bytes()[:-9])
+
+
+@contextmanager
+def away(place: str) -> Iterator[None]:
+    """A folder is not where it was."""
+    Path(place).rename(f"{place}-away")
+    yield
+    Path(f"{place}-away").rename(place)
 
 
 async def leave(queue: Queue) -> None:
@@ -242,6 +253,47 @@ async def test_a_lake_that_cannot_be_read_is_no_reason_to_say_that_there_was_no_
         await archive.find("default", job_id)
 
 
+async def test_files_that_are_gone_are_not_told_as_a_job_that_never_was(
+    queue: Queue, lake: Lake, archive: LakeArchive
+) -> None:
+    job_id = await end(queue)
+    take_in(lake)
+    for table in ("events", "jobs"):
+        [folder] = lake.manifest().folders(table)
+        with (
+            away(lake.storage.path(folder)),
+            pytest.raises(StoreUnavailable, match=f"lacks what its manifest names: {folder}"),
+        ):
+            await archive.find("default", job_id)
+    assert await archive.find("default", job_id) is not None
+
+
+async def test_a_lake_that_was_there_and_is_not_is_out_of_reach(
+    queue: Queue, lake: Lake, archive: LakeArchive
+) -> None:
+    """As when its disk is not mounted."""
+    job_id = await end(queue)
+    take_in(lake)
+    assert await archive.find("default", job_id) is not None
+    with away(lake.place), pytest.raises(StoreUnavailable, match="there is no lake in"):
+        await archive.find("default", job_id)
+    assert await archive.find("default", job_id) is not None
+
+
+async def test_so_is_one_that_the_store_has_let_jobs_go_to(queue: Queue, lake: Lake) -> None:
+    job_id = await end(queue)
+    archive = LakeArchive(lake.place, queue.store)
+    manifest = new_manifest({"feed": "f", "system": "s"}, {"xid": 7, "feed": "f", "system": "s"})
+    await asyncio.to_thread(check_in, server_url(), lake, manifest)
+    assert await archive.find("default", job_id) is None, "nothing has left yet"
+    await asyncio.to_thread(tell, server_url(), lake, replace(manifest, read_at=AS_OF))
+    with pytest.raises(StoreUnavailable, match="there is no lake in"):
+        await archive.find("default", job_id)
+    await forget(queue.store, manifest.lake, "ada")
+    assert await archive.find("default", job_id) is None
+    await archive.close()
+
+
 async def test_over_http_and_on_the_command_line(
     queue: Queue, lake: Lake, archive: LakeArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,4 +336,4 @@ async def test_over_http_and_on_the_command_line(
     assert "no payload, result, progress or logs any more" in table.stdout
     assert (await asyncio.to_thread(lambda: show(lake=None))).exit_code == 3
     monkeypatch.setattr("penstock.cli.serving.find_spec", lambda name: None)
-    assert archive_in(lake.place) is None
+    assert archive_in(lake.place, MemoryStore()) is None

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.job import Outcome
 from penstock.insights import ask
 from penstock.lake import job
-from penstock.lake.leading import Leading
+from penstock.lake.leading import Leading, OfficeLost
 from penstock.lake.manifest import Lake
 from penstock.lake.reconcile import NotReconciled
 from support.postgres import emptied, server_url
 from support.processes import leased
-from support.spark import SMALL, need_spark
+from support.spark import SMALL, WITHOUT, need_spark
 
 TESTS = Path(__file__).parents[1]
 LONG = 300.0
@@ -187,6 +187,19 @@ class TestHowItEnds:
                 with pytest.raises(Snooze) as put_off:
                     job.run(JobContext(held))
                 assert put_off.value.seconds == seconds
+
+    @pytest.mark.usefixtures("told")
+    def test_one_that_lost_its_office_is_put_off_as_well(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As when the store was away for a while: no fault of the run's, and it costs none of its attempts."""
+        pytest.importorskip("pyspark", reason=WITHOUT)
+
+        def lost(*_: object, **__: object) -> None:
+            raise OfficeLost
+
+        monkeypatch.setattr(job, "_spark", nullcontext)
+        monkeypatch.setattr("penstock.lake.pipeline.run_once", lost)
+        with pytest.raises(Snooze):
+            job.run(JobContext(leased({})))
 
     def test_a_worker_without_a_lake_gives_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PENSTOCK_LAKE_JOB", raising=False)

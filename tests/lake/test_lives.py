@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from penstock.lake import parts, pipeline  # noqa: E402
+from penstock.lake import making, parts, pipeline  # noqa: E402
 from penstock.lake.leading import Alone  # noqa: E402
 from penstock.lake.manifest import Lake, tables  # noqa: E402
 from penstock.lake.pipeline import Run  # noqa: E402
@@ -41,11 +41,20 @@ class Told:
         self.xid = 0
 
     def run(
-        self, *, came: Sequence[int] = (), ended: Sequence[int] = (), later: timedelta = timedelta()
+        self,
+        *,
+        came: Sequence[int] = (),
+        next_day: Sequence[int] = (),
+        ended: Sequence[int] = (),
+        later: timedelta = timedelta(),
+        anew: date | None = None,
     ) -> None:
-        """These jobs came in, and of these an attempt ended."""
+        """These jobs came in, these a day after, and of these an attempt ended; a day is made anew."""
         run = self._run()
-        rows = [self._came(n) for n in came] + [self._ended(n, NOON + later) for n in ended]
+        if anew is not None:
+            run.forget(anew, anew)
+        rows = [self._came(n) for n in came] + [self._came(n, NOON + timedelta(days=1)) for n in next_day]
+        rows += [self._ended(n, NOON + later) for n in ended]
         run.take_in(
             self.spark.createDataFrame(rows, ddl(EVENTS)), {"xid": run.manifest.batch + 1, "floor": 0}, NOON
         )
@@ -75,8 +84,8 @@ class Told:
         run.begin({"feed": "test", "system": "none"}, lambda: {"xid": 0, "floor": 0})
         return run
 
-    def _came(self, number: int) -> Row:
-        return self._event(number, "job", NOON) | {"scheduled_at": NOON, "priority": 0}
+    def _came(self, number: int, at: datetime = NOON) -> Row:
+        return self._event(number, "job", at) | {"created_at": at, "scheduled_at": at, "priority": 0}
 
     def _ended(self, number: int, at: datetime) -> Row:
         times = {"ready_at": NOON, "started_at": at, "ended_at": at + timedelta(seconds=1)}
@@ -131,10 +140,30 @@ def test_a_job_that_went_on_another_day_is_written_again_on_its_own(told: Told) 
     assert list(told.lake.manifest().tables["jobs"]) == [DAY]
 
 
+def test_events_that_are_new_to_one_day_and_told_to_another_make_no_job_twice(told: Told) -> None:
+    """In one part of bronze are events of jobs of several days; what is made anew for one is not for the others."""
+    a_day = timedelta(days=1)
+    told.run(came=[1, 2])
+    told.run(next_day=[11], ended=[1], later=a_day)
+    told.run(ended=[2], later=a_day + timedelta(hours=1), anew=NOON.date())
+    assert told.attempts() == {1: DONE, 2: DONE, 11: ACTIVE}
+
+
+def test_nor_do_those_of_a_day_that_was_put_together(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "MOST_FOLDERS", 2)
+    a_day = timedelta(days=1)
+    told.run(came=[1, 2])
+    told.run(next_day=[11], ended=[1], later=a_day)
+    told.run(next_day=[12])
+    told.run(next_day=[13])
+    told.run(ended=[2], later=a_day + timedelta(hours=1))
+    assert told.attempts() == {1: DONE, 2: DONE, 11: ACTIVE, 12: ACTIVE, 13: ACTIVE}
+
+
 def test_jobs_of_a_day_that_came_in_many_batches_are_made_into_one_folder(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(making, "MOST_FOLDERS", 2)
     told.run(came=[1])
     told.run(came=[2])
     assert len(told.folders()) == 2

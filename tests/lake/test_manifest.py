@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,12 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.lake.errors import (
+    LakeBroken,
     LakeEdited,
     LakeError,
     LakeMissing,
     LakeMoved,
     LakeNewer,
     LakeOfAnother,
+    LakeUnwritten,
     StoreAhead,
     StoreBehind,
 )
@@ -31,6 +33,7 @@ from penstock.lake.manifest import (
     Manifest,
     decode,
     encode,
+    here,
     lacking,
     new_manifest,
     tables,
@@ -57,7 +60,7 @@ def put(lake: Lake) -> Callable[[str], str]:
 
     def write(folder: str) -> str:
         path = Path(lake.storage.path(folder))
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
         (path / "part-0.zstd.parquet").write_bytes(b"rows")
         (path / ".part-0.zstd.parquet.crc").write_bytes(b"crc")
         (path / "_SUCCESS").touch()
@@ -79,8 +82,10 @@ def edited(lake: Lake, change: Callable[[dict[str, Any]], Any]) -> str:
 
 
 class TestCommit:
-    def test_what_was_committed_is_what_is_found(self, lake: Lake, begun: Manifest) -> None:
-        made = with_parts(begun, "hourly", {"2026-03-01": ("gold/hourly/1-a/part=2026-03-01",)})
+    def test_what_was_committed_is_what_is_found(
+        self, lake: Lake, begun: Manifest, put: Callable[[str], str]
+    ) -> None:
+        made = with_parts(begun, "hourly", {"2026-03-01": (put("gold/hourly/1-a/part=2026-03-01"),)})
         made = replace(made, data_as_of=NOON, counts={"2026-03-01": {"job": 3}}, offset={"xid": 200})
         committed = lake.commit(made, now=NOON)
         assert lake.manifest() == committed
@@ -114,6 +119,22 @@ class TestCommit:
             lake.commit(begun)
         assert lake.manifest() == other
 
+    def test_what_is_not_there_is_not_made_to_count(
+        self, lake: Lake, begun: Manifest, put: Callable[[str], str]
+    ) -> None:
+        """A run wrote it, and somebody has removed it since; or it was written to another machine's disk."""
+        there, gone = put("gold/slo/2-a"), put("gold/flows/2-a")
+        assert lake.vacuum(timedelta(), now=datetime.now(UTC) + timedelta(seconds=1)) == [gone, there]
+        made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: (gone,)})
+        put(there)
+        with pytest.raises(
+            LakeUnwritten, match="there is nothing in gold/flows/2-a: somebody has removed it"
+        ):
+            lake.commit(made)
+        assert lake.manifest() == begun
+        put(gone)
+        assert lake.commit(made).batch == begun.batch + 1
+
     def test_of_many_at_once_exactly_one_commits(self, lake: Lake, begun: Manifest) -> None:
         together = Barrier(8)
 
@@ -145,7 +166,7 @@ class TestCommit:
         assert lake.commit(begun).batch == begun.batch + 1
 
     def test_who_reads_meanwhile_never_reads_a_part(self, lake: Lake, begun: Manifest) -> None:
-        wide = with_parts(begun, "events", {f"day-{n}": (f"bronze/events/{n}",) for n in range(2_000)})
+        wide = replace(begun, counts={f"day-{n}": {"job": n} for n in range(2_000)})
         with ThreadPoolExecutor(1) as threads:
             writing = threads.submit(self._commit_often, lake, wide)
             seen = {lake.manifest().batch}
@@ -165,8 +186,8 @@ def test_what_is_committed_while_vacuum_looks_is_not_taken_away(
 ) -> None:
     folder = put("gold/slo/2-a")
 
-    def found() -> Iterator[str]:
-        yield folder
+    def found() -> Iterator[tuple[str, datetime]]:
+        yield folder, NOON
         lake.commit(with_parts(begun, "slo", {WHOLE: (folder,)}))
 
     monkeypatch.setattr(lake, "_parts", found)
@@ -285,7 +306,38 @@ class TestVacuum:
         assert lake.vacuum(now=at + timedelta(hours=23)) == []
         assert lake.vacuum(now=at + timedelta(hours=24)) == [old]
         assert len(tables(lake.place)["jobs"]) == 2
-        assert lake.commit(second).retired == {}  # nobody needs to remember it
+        assert lake.commit(second, now=at + timedelta(hours=24)).retired == {}  # nobody needs to remember it
+
+    def test_what_is_left_to_those_who_read_it_is_not_looked_for_at_every_commit(
+        self, lake: Lake, begun: Manifest, put: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = begun
+        for n in range(1, 4):
+            made = lake.commit(with_parts(made, "slo", {WHOLE: (put(f"gold/slo/{n}-a"),)}), now=NOON)
+        filled, asked = lake.storage.filled, list[set[str]]()
+
+        def look(folders: Iterable[str]) -> set[str]:
+            asked.append({*folders})
+            return filled(asked[-1])
+
+        monkeypatch.setattr(lake.storage, "filled", look)
+        made = lake.commit(made, now=NOON + timedelta(hours=23))
+        assert {*made.retired} == {"gold/slo/1-a", "gold/slo/2-a"}
+        assert not any(asked)
+        made = lake.commit(made, now=NOON + timedelta(hours=24))
+        assert {*made.retired} == {"gold/slo/1-a", "gold/slo/2-a"}, "they are still there"
+        assert {"gold/slo/1-a", "gold/slo/2-a"} in asked
+
+    def test_an_emptied_folder_of_a_run_goes_with_the_last_of_its_days(
+        self, lake: Lake, begun: Manifest, put: Callable[[str], str]
+    ) -> None:
+        day = put("silver/jobs/2-a/part=2026-03-01")
+        Path(lake.storage.path("silver/jobs/2-a/_SUCCESS")).touch()
+        soon = datetime.now(UTC) + self.LATER
+        assert lake.vacuum(now=soon) == [day]
+        assert lake.vacuum(now=soon) == ["silver/jobs/2-a"]
+        assert lake.vacuum(now=soon) == []
+        lake.storage.remove(day)  # another was at it
 
     def test_two_days_of_one_run_go_each_by_itself(
         self, lake: Lake, begun: Manifest, put: Callable[[str], str]
@@ -325,9 +377,12 @@ class TestReaders:
     def test_what_somebody_has_removed_is_noticed(
         self, lake: Lake, begun: Manifest, put: Callable[[str], str]
     ) -> None:
-        there = put("gold/slo/2-a")
-        made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: ("gold/flows/2-a",)})
-        assert lacking(lake, lake.commit(made)) == ["gold/flows/2-a"]
+        there, gone = put("gold/slo/2-a"), put("gold/flows/2-a")
+        made = lake.commit(with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: (gone,)}))
+        lake.storage.remove(gone)
+        assert lacking(lake, made) == [gone]
+        with pytest.raises(LakeBroken, match=f"lacks what its manifest names: {gone}"):
+            here(lake, [there, gone])
 
 
 def test_the_lake_needs_no_spark_to_be_read() -> None:

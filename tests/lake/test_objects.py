@@ -17,8 +17,18 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.errors import InvalidInput, PenstockError
-from penstock.lake.errors import LakeEdited, LakeMoved
-from penstock.lake.manifest import NAME, WHOLE, Lake, Manifest, lacking, new_manifest, tables, with_parts
+from penstock.lake.errors import LakeEdited, LakeMoved, LakeUnwritten
+from penstock.lake.manifest import (
+    NAME,
+    WHOLE,
+    Lake,
+    Manifest,
+    here,
+    lacking,
+    new_manifest,
+    tables,
+    with_parts,
+)
 from penstock.lake.objects import BucketUnfit, ObjectStorage
 from penstock.stores.log.errors import StorageGone, StorageRefused
 from support.buckets import lake_on_azurite
@@ -234,6 +244,49 @@ class TestFiles:
         assert ObjectStorage(place, tmp_path / "there").fetched([day, other])[0] == path
         assert (Path(path) / "part-0.zstd.parquet").read_bytes() == day.encode()
 
+    def test_what_was_cleared_up_on_this_machine_is_fetched_again(
+        self, place: str, lake: Lake, tmp_path: Path
+    ) -> None:
+        day = put(lake, "silver/jobs/2-a/part=2026-03-01")
+        there = Lake(ObjectStorage(place, tmp_path / "there"))
+        [file] = here(there, [day])
+        Path(file).unlink()
+        assert [Path(one).read_bytes() for one in here(there, [day])] == [day.encode()]
+
+    def test_this_machine_keeps_no_copy_for_ever_of_what_no_longer_counts(
+        self, place: str, lake: Lake, begun: Manifest, tmp_path: Path
+    ) -> None:
+        old, new, fresh = (put(lake, f"silver/jobs/{n}-a/part=2026-03-01") for n in (2, 3, 4))
+        there = Lake(ObjectStorage(place, tmp_path / "there"))
+        here(there, [old, new, fresh])
+        long_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp()
+        for one in (old, new):
+            for path in (tmp_path / "there" / one, *(tmp_path / "there" / one).iterdir()):
+                os.utime(path, (long_ago, long_ago))
+        made = with_parts(begun, "jobs", {"2026-03-01": (old,)})
+        made = lake.commit(with_parts(lake.commit(made), "jobs", {"2026-03-01": (new,)}))
+        there.tidy(made)
+        assert (tmp_path / "there" / old).exists(), "it was replaced just now, and may be read"
+        there.tidy(replace(made, retired={}))
+        assert [(tmp_path / "there" / one).exists() for one in (old, new, fresh)] == [False, True, True]
+        assert here(there, [old]), "of the lake itself nothing is gone"
+
+    def test_looks_for_folders_table_by_table_and_not_through_all_the_lake(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folders = [put(lake, f"silver/jobs/{n}-a/part=2026-03-01") for n in (2, 3)] + [
+            put(lake, "gold/slo/2-a")
+        ]
+        listed, list_ = list[str](), obstore.list
+
+        def noted(store: Any, prefix: str) -> Any:
+            listed.append(prefix)
+            return list_(store, prefix)
+
+        monkeypatch.setattr(obstore, "list", noted)
+        assert lake.storage.filled([*folders, "gold/slo/3-a"]) == {*folders}
+        assert sorted(listed) == ["gold/slo/", "silver/jobs/"]
+
     def test_a_large_file_is_sent_in_parts_and_arrives_whole(
         self, lake: Lake, place: str, tmp_path: Path
     ) -> None:
@@ -247,9 +300,15 @@ class TestFiles:
         assert Path(there, "part-0.parquet").read_bytes() == large
 
     def test_what_somebody_has_removed_is_noticed(self, lake: Lake, begun: Manifest) -> None:
-        there = put(lake, "gold/slo/2-a")
-        made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: ("gold/flows/2-a",)})
-        assert lacking(lake, lake.commit(made)) == ["gold/flows/2-a"]
+        there, gone = put(lake, "gold/slo/2-a"), put(lake, "gold/flows/2-a")
+        made = with_parts(with_parts(begun, "slo", {WHOLE: (there,)}), "flows", {WHOLE: (gone,)})
+        made = lake.commit(made)
+        lake.storage.remove(gone)
+        assert lacking(lake, made) == [gone]
+        with pytest.raises(LakeUnwritten, match=f"there is nothing in {gone}"):
+            lake.commit(
+                with_parts(lake.commit(with_parts(made, "flows", {}, [WHOLE])), "flows", {WHOLE: (gone,)})
+            )
 
     def test_vacuum_removes_what_runs_that_died_left(self, lake: Lake, begun: Manifest) -> None:
         kept = put(lake, "silver/jobs/2-a/part=2026-03-01")

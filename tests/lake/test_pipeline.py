@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -16,9 +19,10 @@ from penstock import Queue
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.core.job import NewJob
 from penstock.insights import InsightAnswer, ask
-from penstock.lake.errors import LakeBroken, LakeMoved, LakeOfAnother, StoreAhead, StoreBehind
-from penstock.lake.manifest import Lake, Manifest, tables
-from penstock.lake.tables import GOLD, SILVER, ddl
+from penstock.lake.errors import LakeBroken, LakeMoved, LakeOfAnother, LakeUnwritten, StoreAhead, StoreBehind
+from penstock.lake.manifest import Lake, Manifest, new_manifest, tables
+from penstock.lake.storage import LocalStorage
+from penstock.lake.tables import EVENTS, GOLD, SILVER, ddl
 from penstock.stores.postgres.store import PostgresStore
 from penstock.stores.wakeups.polling import NoWakeups
 from penstock.testing import FakeClock, counting_ids
@@ -28,11 +32,13 @@ pytestmark = pytest.mark.spark
 duckdb = pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from penstock.lake import parts, pipeline  # noqa: E402
+from penstock.lake import continuing, making, parts, pipeline  # noqa: E402
 from penstock.lake.archive import look_up  # noqa: E402
-from penstock.lake.leading import LakeBusy, Leading  # noqa: E402
-from penstock.lake.pipeline import Report, run_once  # noqa: E402
+from penstock.lake.leading import LakeBusy, Leading, OfficeLost  # noqa: E402
+from penstock.lake.parts import LakeUnreachable  # noqa: E402
+from penstock.lake.pipeline import Report, made_up_name, run_frame, run_once  # noqa: E402
 from penstock.lake.recipes import SCHEMAS, By, Recipe, recipes  # noqa: E402
+from penstock.lake.source.postgres import PostgresReader  # noqa: E402
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ALWAYS = datetime(2026, 1, 9, 12, tzinfo=UTC)
@@ -56,7 +62,7 @@ def some() -> tuple[Recipe, ...]:
 
 def more() -> tuple[Recipe, ...]:
     """Tables of each layer that are carried over from run to run, and one that is made from all days of another."""
-    chosen = ("attempts", "jobs", "failure_hours", "hourly", "failures")
+    chosen = ("attempts", "jobs", "failure_hours", "failure_days", "hourly", "failures")
     return tuple(recipe for recipe in recipes() if recipe.table in chosen)
 
 
@@ -151,7 +157,7 @@ def dying_at(deadly: str) -> Callable[[str], None]:
 def test_run_by_run_comes_to_the_same_as_all_at_once(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "MOST_FOLDERS", 1)
+    monkeypatch.setattr(making, "MOST_FOLDERS", 1)
     monkeypatch.setattr(pipeline, "recipes", more)
     history.happen(1)
     history.happen(2, queue="other")
@@ -333,6 +339,98 @@ def test_what_has_a_row_per_fact_grows_by_what_is_new(history: History) -> None:
     assert history.tables() == grown
 
 
+def test_a_table_that_never_had_a_row_is_no_reason_to_make_all_days_anew(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "recipes", more)
+    for day in (1, 2):
+        history.clock.set(NOON + timedelta(days=day - 1))
+        history.ask(lambda queue: queue.enqueue("mail"))
+    assert history.run().days == ["2026-01-01", "2026-01-02"]
+    assert history.run().days == []
+    assert history.manifest.tables["failure_hours"] == {}
+    history.happen(2)
+    assert history.run().days == ["2026-01-02"]
+    assert len(history.tables()["attempts"]) == 3
+
+
+def test_a_run_takes_away_what_has_been_of_no_use_for_a_day(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder() -> Path:
+        [one] = history.manifest.folders("usage")
+        return Path(history.lake.storage.path(one))
+
+    history.happen(1)
+    history.run()
+    first = folder()
+    died = first.with_name("000009-dead")
+    shutil.copytree(first, died)
+    for left in (died, *died.iterdir()):
+        os.utime(left, (0, 0))
+    history.happen(1, queue="other")
+    history.run()
+    second = folder()
+    assert first.exists(), "somebody may still be reading it"
+    assert died.exists(), "there was nothing else to be taken away, so nobody has looked"
+    commit, long_ago = Lake.commit, datetime.now(UTC) - timedelta(days=2)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Lake, "commit", lambda lake, manifest: commit(lake, manifest, now=long_ago))
+        history.happen(1, queue="third")
+        history.run()
+    assert [one.exists() for one in (first, second, died, folder())] == [True, False, False, True]
+    before = history.tables()
+    history.run(rebuild=True)
+    assert f"gold/usage/{second.name}" not in history.manifest.retired, "nobody needs to remember it"
+    assert history.tables() == before
+
+
+class TestMadeUp:
+    """A history that no store has."""
+
+    def events(self, spark: Any, number: int) -> Any:
+        known = {
+            "tenant": "t", "xid": 1, "seq": 0, "kind": "job", "occurred_at": NOON, "created_at": NOON, "day": "2026-01-01",
+            "scheduled_at": NOON, "priority": 0, "queue": "q", "type": "mail",
+        }  # fmt: skip
+        rows = [dict.fromkeys(EVENTS) | known | {"job_id": str(UUID(int=n))} for n in range(number)]
+        return spark.createDataFrame(rows, ddl(EVENTS))
+
+    def name(self, day: int) -> str:
+        return made_up_name(3, 1, date(2026, 1, day), seed=1)
+
+    def test_one_of_another_day_takes_its_place(self, history: History) -> None:
+        lake = history.lake.place
+
+        def make(day: int, number: int) -> Report:
+            return run_frame(
+                history.spark, self.events(history.spark, number), lake, name=self.name(day), as_of=ALWAYS
+            )
+
+        assert make(1, 2).events == 2
+        first = history.manifest
+        assert make(1, 2).events == 0, "it is the same"
+        assert make(2, 3).events == 3
+        assert len(history.tables()["jobs"]) == 3
+        assert (history.manifest.lake, history.manifest.source["feed"]) == (first.lake, self.name(2))
+        assert {*first.folders("jobs")} <= {*history.manifest.retired}
+
+    @pytest.mark.parametrize(
+        ("feed", "system"), [("f", "7/5"), ("demo of 3 jobs", "7/5"), ("a history of mine", "none")]
+    )
+    def test_it_takes_the_place_of_nothing_else(self, history: History, feed: str, system: str) -> None:
+        there = history.lake.commit(new_manifest({"feed": feed, "system": system}, {"xid": 0, "floor": 0}))
+        with pytest.raises(LakeOfAnother):
+            run_frame(
+                history.spark,
+                self.events(history.spark, 1),
+                history.lake.place,
+                name=self.name(1),
+                as_of=ALWAYS,
+            )
+        assert history.manifest == there
+
+
 def test_flows_stay_as_they_are_while_no_job_has_to_do_with_them(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +510,7 @@ def test_going_on_takes_in_what_comes_until_it_is_stopped(history: History) -> N
         else:
             stop.set()
 
-    pipeline.run_continuously(
+    continuing.run_continuously(
         history.spark, history.url, history.lake.place, every_seconds=0, stop=stop, on_report=told
     )
     assert [report.batches for report in reports] == [0, 1]
@@ -423,10 +521,12 @@ def test_going_on_takes_in_what_comes_until_it_is_stopped(history: History) -> N
 def test_going_on_waits_for_a_store_that_is_away_and_not_for_what_is_refused(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "SHORTEST_REST_SECONDS", 0.0)
-    troubles: list[Exception] = [StoreUnavailable("the store", "gone for a while"), OSError("cut off")]
+    monkeypatch.setattr(continuing, "SHORTEST_REST_SECONDS", 0.0)
+    troubles: list[Exception] = [
+        StoreUnavailable("the store", "gone for a while"), OSError("cut off"), OfficeLost(),
+    ]  # fmt: skip
     reports: list[Report] = []
-    stop, run = Event(), pipeline.run_once
+    stop, run = Event(), run_once
 
     def troubled(*arguments: Any, **options: Any) -> Report:
         if troubles:
@@ -438,20 +538,84 @@ def test_going_on_waits_for_a_store_that_is_away_and_not_for_what_is_refused(
         stop.set()
 
     def go_on() -> Report | None:
-        return pipeline.run_continuously(
+        return continuing.run_continuously(
             history.spark, history.url, history.lake.place, every_seconds=0, stop=stop, on_report=told
         )
 
-    monkeypatch.setattr(pipeline, "run_once", troubled)
+    monkeypatch.setattr(continuing, "run_once", troubled)
     assert go_on() is reports[0]
     stop.clear()
     troubles[:] = [LakeBusy("somebody else is at work")]
     with pytest.raises(LakeBusy):
         go_on()
-    troubles[:] = [OSError("cut off")] * (pipeline.MOST_FAILURES + 1)
+    troubles[:] = [OSError("cut off")] * (continuing.MOST_FAILURES + 1)
     with pytest.raises(OSError, match="cut off"):
         go_on()
     assert len(troubles) == 1
+
+
+class TestLostOnTheWay:
+    """What Spark's machines write into folders of their own, nobody else ever sees; and Spark says that all is well."""
+
+    def test_a_batch_that_is_not_all_there_is_not_passed_over(self, history: History) -> None:
+        history.happen(1)
+        history.happen(2, number=1, queue="other")
+        for lost in ("*", "part=2026-01-02"):
+            history.lake = Lake(Losing(history.lake.place, f"bronze/events/*/{lost}/*.parquet"))
+            with pytest.raises(LakeUnwritten, match=r"of 8 rows of events there are [06] in it"):
+                history.run()
+            assert history.manifest.offset["xid"] == 0
+            assert history.manifest.tables == {}
+        history.lake = Lake(history.lake.place)
+        assert (history.run().events, history.manifest.doubts) == (8, ())
+
+    def test_nor_is_a_table(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of one machine among many that has a folder of its own; as if Spark were spread over several."""
+        monkeypatch.setattr(parts, "_is_spread", lambda spark: True)
+        history.happen(1)
+        history.lake = Lake(Losing(history.lake.place, "silver/jobs/*/*/*.parquet"))
+        with pytest.raises(LakeUnwritten, match="of 3 rows of jobs there are 0 in it"):
+            history.run()
+        assert list(history.manifest.tables) == ["events"]
+        assert history.manifest.stale == ("2026-01-01",)
+        history.lake = Lake(history.lake.place)
+        assert history.run().days == ["2026-01-01"]
+        assert len(history.tables()["jobs"]) == 3
+
+    def test_a_folder_that_not_all_machines_see_is_refused_before_anything_is_read(
+        self, history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parts, "_is_spread", lambda spark: True)
+        history.lake = Lake(Elsewhere(Path(history.lake.place), tmp_path / "their own"))
+        with pytest.raises(LakeUnreachable, match=r"this machine sees 0; keep the lake in a folder that all"):
+            history.run()
+        assert history.lake.find() is None
+
+
+class Losing(LocalStorage):
+    """Loses some of what was written."""
+
+    def __init__(self, root: str, pattern: str) -> None:
+        super().__init__(Path(root))
+        self._pattern = pattern
+
+    def sync(self, name: str) -> None:
+        for file in self._root.glob(self._pattern):
+            file.unlink()
+            if not any(file.parent.glob("*.parquet")):
+                shutil.rmtree(file.parent)
+        super().sync(name)
+
+
+class Elsewhere(LocalStorage):
+    """Of which Spark's machines have another one at the same place."""
+
+    def __init__(self, root: Path, theirs: Path) -> None:
+        super().__init__(root)
+        self._theirs = theirs
+
+    def draft(self, name: str) -> str:
+        return str(self._theirs / name)
 
 
 class TestTwoDrivers:
@@ -473,7 +637,7 @@ class TestTwoDrivers:
                 )
                 office._until = 0.0
 
-        with Leading(history.url) as office, pytest.raises(LakeBusy, match="was lost"):
+        with Leading(history.url) as office, pytest.raises(OfficeLost, match="was lost"):
             history.run(on_step=lose, office=office)
         assert history.manifest.tables == {}
         history.in_store("DELETE FROM penstock.leader RETURNING 1")
@@ -543,6 +707,30 @@ class TestReconciling:
         history.lake.commit(replace(history.manifest, tables=manifest.tables))
         history.in_store("WITH gone AS (DELETE FROM penstock.attempt RETURNING 1) SELECT count(*) FROM gone")
         assert history.run(check_all=True).mismatches == []
+
+    def test_finds_a_day_that_the_lake_knows_nothing_of(
+        self, history: History, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        history.happen(1)
+        with monkeypatch.context() as broken:
+            broken.setattr(PostgresReader, "between", lambda *_: [])  # as if nothing had happened
+            assert [one.day for one in history.run().mismatches] == ["2026-01-01"] * 2
+        assert history.manifest.days == []
+        history.happen(2)
+        report = history.run()
+        assert report.checked == ["2026-01-01", "2026-01-02"]
+        assert [(one.day, one.kind, one.in_store, one.in_lake) for one in report.mismatches] == [
+            ("2026-01-01", "attempt", 3, 0),
+            ("2026-01-01", "job", 3, 0),
+        ]
+        assert history.manifest.doubts == history.manifest.unchecked == ("2026-01-01",)
+        assert history.in_store(
+            "SELECT body->>'exported_until' < '2026-01-01' FROM penstock.entry WHERE kind = 'lake'"
+        )[0]
+        # Also one that was lost after its time, when all are looked at; each is asked for once otherwise.
+        history.lake.commit(replace(history.manifest, doubts=(), unchecked=()))
+        assert history.run().mismatches == []
+        assert history.run(check_all=True).mismatches == report.mismatches
 
     def test_a_day_that_is_not_over_is_checked_when_it_is(self, history: History) -> None:
         history.happen(9)

@@ -152,7 +152,7 @@ async def show(queue: Queue, /, id: str, lake: str | None, output: str) -> None:
     try:
         job, history = await queue.get(id), await queue.history(id)
     except JobNotFound:
-        archived = await _archived(queue.tenant, JobId(id), lake)
+        archived = await _archived(queue, JobId(id), lake)
         if archived is None:
             raise
         job, history = archived.job, archived.history
@@ -191,7 +191,7 @@ def _source(archived: Archived) -> str:
     return f"the lake as of {when(archived.data_as_of, now())}: no {', '.join(some)} or {last} any more"
 
 
-async def _archived(tenant: str, job_id: JobId, lake: str | None) -> Archived | None:
+async def _archived(queue: Queue, job_id: JobId, lake: str | None) -> Archived | None:
     """A job in the lake that is named, or in the one beside the embedded store."""
     if lake is None and not (EMBEDDED / "lake").exists():
         return None
@@ -200,9 +200,10 @@ async def _archived(tenant: str, job_id: JobId, lake: str | None) -> Archived | 
         return None
     from penstock.lake.archive import LakeArchive
 
-    archive = LakeArchive(lake or EMBEDDED / "lake")
+    # A service asks in its own lake. Only of one that was named is it known that it belongs to this store.
+    archive = LakeArchive(lake or EMBEDDED / "lake", None if lake is None else queue.store)
     try:
-        return await archive.find(tenant, job_id)
+        return await archive.find(queue.tenant, job_id)
     finally:
         await archive.close()
 

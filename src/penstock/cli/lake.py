@@ -32,6 +32,7 @@ NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
 LAKE = EMBEDDED / "lake"
 DEMO = EMBEDDED / "demo-lake"
 """One of its own: a made-up history must not stand where that of a store belongs."""
+LEAST_GRACE = timedelta(hours=1)
 DAY = click.DateTime(["%Y-%m-%d"])
 
 
@@ -97,8 +98,9 @@ def run(
     if first_day and last_day and first_day > last_day:
         raise click.UsageError(f"--from must not be after --to; got {_day(first_day)} and {_day(last_day)}")
     _need(NEEDS)
+    from penstock.lake.continuing import run_continuously
     from penstock.lake.manifest import Lake
-    from penstock.lake.pipeline import run_continuously, run_once
+    from penstock.lake.pipeline import run_once
     from penstock.lake.reconcile import NotReconciled
 
     Lake(place).find()  # refused before Spark is started
@@ -150,12 +152,12 @@ def demo(
     from penstock.lake import demo as fleet
     from penstock.lake.fleet import LARGEST
     from penstock.lake.manifest import Lake
-    from penstock.lake.pipeline import run_frame
+    from penstock.lake.pipeline import made_up_name, run_frame
     from penstock.lake.tables import EVENTS, ddl
 
     # Midnight, so that the same arguments are the same history all day long.
     end = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC)
-    name = f"demo of {jobs} jobs in {days} days to {end.date()}, seed {seed}"
+    name = made_up_name(jobs, days, end.date(), seed)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         Lake(place).find()  # refused before anything is made up
         with _progress(f"{jobs:,} jobs are made up"):
@@ -258,10 +260,17 @@ def show(place: str, days: int, tenant: str | None) -> None:
     "--grace", default="1d", show_default=True, metavar="TIME", help="How long it must have been of no use."
 )
 def vacuum(place: str, grace: str) -> None:
-    """Remove files that are no part of the lake: replaced ones, and what runs that died have left."""
+    """Remove files that are no part of the lake: replaced ones, and what runs that died have left.
+
+    Runs do it by themselves, for what has been of no use for a day.
+    """
     seconds = read_duration(grace)
     if seconds is None:
-        raise click.UsageError(f"{grace!r} is no time; say it as 30m, 12h or 1d")
+        raise click.UsageError(f"{grace!r} is no time; say it as 2h, 12h or 1d")
+    if seconds < LEAST_GRACE.total_seconds():
+        raise click.UsageError(
+            "--grace must be an hour at the least: what a run at work has written is named nowhere yet"
+        )
     from penstock.lake.manifest import Lake
 
     opened = Lake(place)

@@ -16,6 +16,7 @@ from typing import Any
 from penstock.access import Access
 from penstock.connecting import Address, connect
 from penstock.core.limits import Rate
+from penstock.core.ports import Store
 from penstock.core.registry import ALL_TENANTS
 from penstock.queue import Queue
 from penstock.server.app import create_app
@@ -38,7 +39,7 @@ async def service_on(
     Jobs that have left the store are looked for in the `lake`, which PENSTOCK_LAKE names too.
     """
     async with AsyncExitStack() as stack:
-        if (archive := archive_in(lake or os.environ.get("PENSTOCK_LAKE"))) is not None:
+        if (archive := archive_in(lake or os.environ.get("PENSTOCK_LAKE"), queue.store)) is not None:
             options["archive"] = archive
             stack.push_async_callback(archive.close)
         if url := os.environ.get("PENSTOCK_LIMITS"):
@@ -50,7 +51,7 @@ async def service_on(
         yield service
 
 
-def archive_in(lake: str | None) -> Any:
+def archive_in(lake: str | None, store: Store) -> Any:
     """Who looks for jobs in a lake; None where none is named, or where it could not be read."""
     if lake is None:
         return None
@@ -63,7 +64,7 @@ def archive_in(lake: str | None) -> Any:
         return None
     from penstock.lake.archive import LakeArchive
 
-    return LakeArchive(lake)
+    return LakeArchive(lake, store)
 
 
 async def ensure_token(queue: Queue, secret: str | None, *, tenant: str = "default") -> str | None:

@@ -7,6 +7,7 @@ but its own be passed over. An id that says no time is not looked for: that woul
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -17,18 +18,23 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from penstock.core import promises
 from penstock.core.archive import Archived
 from penstock.core.codec import NULL, JsonText
 from penstock.core.commands import History
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Attempt, Cause, Change, Job, JobId, LeaseToken, NewJob, Outcome, Record, Status
-from penstock.lake.errors import LakeError
+from penstock.core.ports import Store
+from penstock.core.promises import LAKE
+from penstock.core.registry import ALL_TENANTS
+from penstock.lake.errors import LakeError, LakeMissing
 from penstock.lake.manifest import Lake, Manifest, here
 
 READERS = 2
 """How many jobs are looked for at once; reading Parquet is work for a processor."""
 MOST_WAITING = 64
 MOST_REMEMBERED = 256
+TIDY_SECONDS = 3600.0
 
 Row = dict[str, Any]
 Place = tuple[str, JobId]
@@ -49,13 +55,18 @@ _UNKNOWN = _Unknown()
 
 
 class LakeArchive:
-    """Looks for jobs in a lake. Its manifest is read again when it was replaced, and answers are kept until then."""
+    """Looks for jobs in a lake. Its manifest is read again when it was replaced, and answers are kept until then.
 
-    def __init__(self, lake: str | Path) -> None:
-        self._lake = Lake(lake)
+    The `store` that they have left says whether there is to be a lake: then one that is not there is out of reach, and
+    not one that knows of no job.
+    """
+
+    def __init__(self, lake: str | Path, store: Store | None = None) -> None:
+        self._lake, self._store = Lake(lake), store
         self._threads = ThreadPoolExecutor(READERS, "penstock lake archive")
         self._waiting = 0
         self._held: _Held = (None, None, {})
+        self._tidied = time.monotonic()
 
     async def find(self, tenant: str, job_id: JobId) -> Archived | None:
         if self._waiting >= MOST_WAITING:
@@ -64,7 +75,12 @@ class LakeArchive:
             )
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._find, tenant, job_id)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._find, tenant, job_id
+            )
+            if found is None and self._held[1] is None and await self._is_promised():
+                raise LakeMissing(self._lake.place)
+            return found
         except (LakeError, OSError, ValueError) as error:  # what is no Parquet is a ValueError
             raise StoreUnavailable(f"the lake in {self._lake.place}", str(error)) from error
         finally:
@@ -72,6 +88,11 @@ class LakeArchive:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _is_promised(self) -> bool:
+        """Whether jobs may have left the store because a lake has them."""
+        entries = [] if self._store is None else await self._store.entries(ALL_TENANTS, LAKE)
+        return any(one.exported_until for one in promises.kept(promises.read(entries)))
 
     # ── In a thread ───────────────────────────────────────────────────────────────────────────────
 
@@ -92,8 +113,20 @@ class LakeArchive:
         # Two threads may both read a new manifest, which is harmless: what is held is replaced as a whole.
         held, version = self._held, self._lake.version()
         if version != held[0]:
-            held = self._held = (version, self._lake.find(), {})
+            found = self._lake.find()
+            if found is None and held[1] is not None:
+                # It was there: now its disk is not mounted, or the bucket was emptied.
+                raise LakeMissing(self._lake.place)
+            if found is not None:
+                self._tidy(found)
+            held = self._held = (version, found, {})
         return held
+
+    def _tidy(self, manifest: Manifest) -> None:
+        """Now and then let go of what was fetched and no longer counts: here nobody runs vacuum."""
+        if time.monotonic() >= self._tidied + TIDY_SECONDS:
+            self._tidied = time.monotonic()
+            self._lake.tidy(manifest)
 
 
 def look_up(lake: Lake, manifest: Manifest, tenant: str, job_id: JobId) -> Archived | None:

@@ -5,6 +5,7 @@ LakeError                   the lake cannot be used as it was asked; nothing in 
 ├── LakeNewer               a newer Penstock writes it
 ├── LakeEdited              its manifest is not as it was written
 ├── LakeBroken              files that its manifest names are gone
+├── LakeUnwritten           files that a run has written are not there
 ├── LakeOfAnother           it holds the history of another store
 ├── StoreBehind             the store was restored from a backup: by how far it has come
 ├── StoreRestored           the same, by which runs it knows of
@@ -154,6 +155,21 @@ class LakeBroken(LakeError):
             f"the lake in {place} lacks what its manifest names: {gone}; put it back from a copy, or {otherwise}",
             place=place,
             folders=list(folders),
+        )
+
+
+class LakeUnwritten(LakeError):
+    """What the run has written is not there, or not all of it. Nothing of this run counts; what it read is read again."""
+
+    code = "lake_unwritten"
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"the run has written into the lake in {place}, and {found}: somebody has removed it, or some of Spark's machines "
+            "have a folder of their own in this place. Nothing of this run counts; keep the lake where all of Spark's "
+            "machines see it, and run again",
+            place=place,
+            found=found,
         )
 
 

@@ -27,7 +27,7 @@ from penstock.core.errors import InvalidInput, UnknownStore
 from penstock.core.retry import Retry
 from penstock.lake.errors import LakeError
 from penstock.lake.java import JavaMissing
-from penstock.lake.leading import LakeBusy, Leading
+from penstock.lake.leading import LakeBusy, Leading, OfficeLost
 from penstock.lake.manifest import Lake
 from penstock.lake.reconcile import NotReconciled
 from penstock.lake.source.asking import KNOWN, SCHEMES
@@ -92,7 +92,7 @@ def run(ctx: JobContext, rebuild: bool = False, check_all: bool = False) -> dict
                     spark, address.url, told.lake, rebuild=rebuild, check_all=check_all, office=office,
                     on_step=lambda step: ctx.progress({"step": step}),
                 )  # fmt: skip
-    except LakeBusy:
+    except (LakeBusy, OfficeLost):
         # Ever more seldom: somebody may be at it for good, with --continuous.
         raise Snooze(min(BUSY_SECONDS * 2 ** min(ctx.fence - 1, 6), LONGEST_SECONDS)) from None
     except (LakeError, JavaMissing) as error:

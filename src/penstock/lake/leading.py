@@ -30,15 +30,33 @@ class LakeBusy(Conflict):
         super().__init__(f"{reason}; a lake is written by one driver at a time. Run again when it has ended")
 
 
+class OfficeLost(Conflict):
+    """The office ran out while the run was at work, as when the store is away for long. Nothing it has not committed counts; run again."""
+
+    code = "lake_office_lost"
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the office {OFFICE!r} was lost while the run was at work: the store could not be asked in time, or somebody else "
+            "holds it now. What was not committed counts for nothing; run again"
+        )
+
+
+def new_holder() -> str:
+    """A name to hold the office by."""
+    return f"{platform.node()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
 class Leading:
     """`with Leading(url) as office:` holds the office. `office.check()` before whatever others must not do at once.
 
-    It saves work and decides nothing: of two who think they lead, the manifest lets one commit.
+    It saves work and decides nothing: of two who think they lead, the manifest lets one commit. Who comes back under the
+    same name goes on at once, though the store could not be told that it had gone.
     """
 
-    def __init__(self, url: str, seconds: float = SECONDS) -> None:
+    def __init__(self, url: str, seconds: float = SECONDS, *, holder: str | None = None) -> None:
         self._url, self._seconds = url, seconds
-        self._holder = f"{platform.node()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._holder = holder or new_holder()
         self._until = 0.0
         self._asked = threading.Event()
         self._failed: BaseException | None = None
@@ -73,7 +91,7 @@ class Leading:
         """Refuse to go on if the office is no longer ours."""
         # By our own steady clock, from before we asked: never longer than in the store.
         if time.monotonic() >= self._until:
-            raise LakeBusy(f"the office {OFFICE!r} was lost while the run was at work")
+            raise OfficeLost
 
     def _run(self) -> None:
         try:

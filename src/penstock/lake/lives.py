@@ -33,6 +33,8 @@ def lives(
     files: Files, recipe: Recipe, manifest: Manifest, folders: Folders, days: Sequence[str]
 ) -> tuple[DataFrame, Sequence[str]]:
     """The jobs that new events tell of, and those beside them in the folders that have to be written again, which it names."""
+    # A folder that is new to one day may have been told to another: by its events the jobs of that one are there already.
+    days = [day for day in days if manifest.born.get(day, ())[manifest.lived.get(day, 0) :]]
     tables = files.ingredients(folders)
     gone_on = _gone_on(tables["jobs"], _of(tables["events"], days)) if "jobs" in tables else None
     if gone_on is None:

@@ -29,10 +29,12 @@ from penstock.lake.errors import (
     LakeMoved,
     LakeNewer,
     LakeOfAnother,
+    LakeUnwritten,
     StoreAhead,
     StoreBehind,
 )
-from penstock.lake.objects import is_data
+from penstock.lake.folders import PART as PART
+from penstock.lake.folders import by_folder, is_data
 from penstock.lake.storage import Storage, open_storage
 from penstock.lake.targets import Target
 from penstock.stores.log.layout import shard_name
@@ -42,8 +44,6 @@ FORMAT = 1
 NAME = "manifest.json"
 WHOLE = "all"
 """What stands for the day where a table is not kept by the day."""
-PART = "part="
-"""How the folder of one day begins. Not `day=`, because the column is in the files too: each can be read by itself."""
 LAYERS = ("bronze", "silver", "gold")
 GRACE = timedelta(days=1)
 """How long what no manifest names is left alone: it may be a run at work, or be read by somebody who began before."""
@@ -98,6 +98,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Days whose counts have not been found to agree with the store's since they last grew."""
     doubts: tuple[str, ...] = ()
     """Those of them whose counts were compared and did not agree."""
+    sought: str | None = None
+    """The store was asked what it has of all days before this one: also of days that the lake knows nothing of."""
 
     @property
     def days(self) -> list[str]:
@@ -235,6 +237,10 @@ class Lake:
                 raise LakeMoved(self.place, f"it was at batch {manifest.batch} and is at {at}")
             if found is not None and found.lake != manifest.lake:
                 raise LakeMoved(self.place, f"it was {manifest.lake} and is {found.lake}")
+            # Whoever cleaned up may have taken it for what a dead run left; or Spark wrote it where nobody else looks.
+            new = _all_folders(made) - (set() if found is None else _all_folders(found))
+            if gone := new - self.storage.filled(new):
+                raise LakeUnwritten(self.place, f"there is nothing in {_some(gone)}")
             made = replace(made, retired=self._retired(found, made, now))
             return encode(made)
 
@@ -246,8 +252,10 @@ class Lake:
         if old is None:
             return {}
         kept = _all_folders(new)
-        filled = self.storage.filled(old.retired)
-        left = {folder: since for folder, since in old.retired.items() if folder in filled}
+        # To look whether each is still there would cost ever more: those that vacuum leaves alone mostly are.
+        outlived = {folder for folder, since in old.retired.items() if since <= now - GRACE}
+        gone = outlived - self.storage.filled(outlived)
+        left = {folder: since for folder, since in old.retired.items() if folder not in gone | kept}
         return left | dict.fromkeys(_all_folders(old) - kept, now)
 
     def check_source(self, manifest: Manifest, horizon: Mapping[str, Any]) -> None:
@@ -275,9 +283,8 @@ class Lake:
         counting, before = _all_folders(manifest), (now or datetime.now(UTC)) - grace
         return [
             folder
-            for folder in there
-            if folder not in counting
-            and (manifest.retired.get(folder) or self.storage.changed_at(folder)) <= before
+            for folder, written_at in there
+            if folder not in counting and manifest.retired.get(folder, written_at) <= before
         ]
 
     def vacuum(self, grace: timedelta = GRACE, *, now: datetime | None = None) -> list[str]:
@@ -285,16 +292,18 @@ class Lake:
         gone = self.unnamed(grace, now=now)
         for folder in gone:
             self.storage.remove(folder)
+        self.tidy(self.manifest(), now=now)
         return gone
 
-    def _parts(self) -> Iterator[str]:
-        """Every folder that a manifest could name."""
+    def tidy(self, manifest: Manifest, *, now: datetime | None = None) -> None:
+        """Let go of what this machine has fetched of the lake, or sent to it, and nobody needs any more."""
+        self.storage.tidy(_all_folders(manifest) | {*manifest.retired}, (now or datetime.now(UTC)) - GRACE)
+
+    def _parts(self) -> Iterator[tuple[str, datetime]]:
+        """Every folder that a manifest could name, and when it was last written to."""
         for layer in LAYERS:
             for table in self.storage.folders(layer):
-                for run in self.storage.folders(f"{layer}/{table}"):
-                    within = f"{layer}/{table}/{run}"
-                    parts = [name for name in self.storage.folders(within) if name.startswith(PART)]
-                    yield from (f"{within}/{part}" for part in parts) if parts else (within,)
+                yield from sorted(by_folder(self.storage.beneath(f"{layer}/{table}")).items())
 
 
 def tables(lake: str | Path) -> dict[str, list[str]]:
@@ -312,13 +321,17 @@ def tables(lake: str | Path) -> dict[str, list[str]]:
 
 
 def here(lake: Lake, folders: Sequence[str]) -> list[str]:
-    """The data files of some folders, as this machine reads them; those of a bucket are fetched."""
-    return sorted(
-        str(file)
-        for folder in lake.storage.fetched(folders)
-        for file in Path(folder).glob("*.parquet")
-        if is_data(file.name)
-    )
+    """The data files of some folders, as this machine reads them; those of a bucket are fetched.
+
+    A folder that counts has files, also where its table has no rows: one without any is refused.
+    """
+    found = {
+        folder: [str(file) for file in Path(path).glob("*.parquet") if is_data(file.name)]
+        for folder, path in zip(folders, lake.storage.fetched(folders), strict=True)
+    }
+    if gone := [folder for folder, files in found.items() if not files]:
+        raise LakeBroken(lake.place, gone)
+    return sorted(file for files in found.values() for file in files)
 
 
 def lacking(lake: Lake, manifest: Manifest) -> list[str]:
@@ -333,6 +346,11 @@ def whole(lake: Lake) -> Manifest:
     if gone := lacking(lake, manifest):
         raise LakeBroken(lake.place, gone)
     return manifest
+
+
+def _some(folders: Iterable[str]) -> str:
+    first, *more = sorted(folders)
+    return f"{first} and {len(more)} more" if more else first
 
 
 def _all_folders(manifest: Manifest) -> set[str]:

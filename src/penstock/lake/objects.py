@@ -14,10 +14,11 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +26,7 @@ from uuid import uuid4
 
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.lake.caching import cache_folder
+from penstock.lake.folders import beneath, by_folder, is_data, parent, table_of
 
 SCHEMES = {"s3": ("s3", "s3a"), "s3a": ("s3a", "s3"), "gs": ("gs",), "abfss": ("abfss",), "abfs": ("abfs",)}
 """What a bucket's URL begins with, and how Hadoop may call the same."""
@@ -89,7 +91,8 @@ class ObjectStorage:
         # What became of a request that got no answer is for us to find out: one sent twice would refuse itself.
         self._once = self._opened({"max_retries": 0})
         self._is_fit = False
-        self._here_already: set[str] = set()
+        self._known: dict[str, Mapping[str, int]] = {}
+        """Folder → its files and how large they are, which never changes once it was looked at."""
 
     # ── The manifest ──────────────────────────────────────────────────────────────────────────────
 
@@ -187,20 +190,34 @@ class ObjectStorage:
 
     @_told
     def filled(self, folders: Iterable[str]) -> set[str]:
-        asked = set(folders)
-        if not asked:
-            return asked
-        # All in one go: to ask for each of some hundreds would take longer than the run.
-        prefix = os.path.commonpath([parent(folder) for folder in asked])
-        return asked & {parent(path) for path, _, _ in self._listed(prefix) if is_data(path)}
+        asked: dict[str, set[str]] = defaultdict(set)
+        for folder in folders:
+            asked[table_of(folder)].add(folder)
+
+        def look(some: set[str]) -> set[str]:
+            within = os.path.commonpath(some)
+            return some & {parent(path) for path, _, _ in self._listed(within) if is_data(path)}
+
+        # Table by table: to ask for each of some hundreds would take longer than the run, and to list all the lake as well.
+        return set[str]().union(*self._each(look, list(asked.values())))
 
     @_told
-    def changed_at(self, name: str) -> datetime:
-        return max((when for _, _, when in self._listed(name)), default=datetime.min.replace(tzinfo=UTC))
+    def beneath(self, name: str) -> Iterable[tuple[str, datetime]]:
+        return [(path, when) for path, _, when in self._listed(name)]
 
     @_told
     def remove(self, name: str) -> None:
         self._delete([path for path, _, _ in self._listed(name)])
+        self._forget(name)
+
+    def tidy(self, kept: Iterable[str], before: datetime) -> None:
+        wanted = set(kept)
+        for folder, when in by_folder(beneath(self._mirror, "")).items():
+            if folder not in wanted and when <= before:
+                self._forget(folder)
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
         shutil.rmtree(self._mirror / name, ignore_errors=True)
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -240,18 +257,22 @@ class ObjectStorage:
 
     @_told
     def fetched(self, folders: Sequence[str]) -> list[str]:
-        wanted = [folder for folder in folders if folder not in self._here_already]
-        missing = self._each(self._missing, wanted)
-        self._each(self._fetch, [path for paths in missing for path in paths])
-        self._here_already.update(wanted)
+        unknown = [folder for folder in folders if folder not in self._known]
+        for folder, files in zip(unknown, self._each(self._files_of, unknown), strict=True):
+            if files:  # what holds nothing may be on its way
+                self._known[folder] = files
+        # What was here may have gone since: it lies where people and their programs clear up.
+        missing = [
+            path
+            for folder in folders
+            for path, size in self._known.get(folder, {}).items()
+            if _size(self._mirror / path) != size
+        ]
+        self._each(self._fetch, missing)
         return [str(self._mirror / folder) for folder in folders]
 
-    def _missing(self, folder: str) -> list[str]:
-        return [
-            path
-            for path, size, _ in self._listed(folder)
-            if is_data(path) and _size(self._mirror / path) != size
-        ]
+    def _files_of(self, folder: str) -> Mapping[str, int]:
+        return {path: size for path, size, _ in self._listed(folder) if is_data(path)}
 
     def _fetch(self, path: str) -> None:
         import obstore
@@ -299,16 +320,6 @@ class ObjectStorage:
 def _version(told: Any) -> dict[str, Any]:
     """What a service compares. A None among it would be refused."""
     return {key: told[key] for key in ("e_tag", "version") if told.get(key) is not None}
-
-
-def parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def is_data(path: str) -> bool:
-    """Whether this is a file of a table, not one of those that Spark leaves beside them."""
-    name = path.rpartition("/")[2]
-    return name.endswith(".parquet") and not name.startswith((".", "_"))
 
 
 def _size(path: Path) -> int | None:

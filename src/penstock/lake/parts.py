@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from penstock.lake.errors import LakeError
-from penstock.lake.manifest import NAME, PART, WHOLE, Lake, Manifest, Parts
+from penstock.lake.errors import LakeError, LakeUnwritten
+from penstock.lake.folders import PART
+from penstock.lake.manifest import NAME, WHOLE, Lake, Manifest, Parts, here
 from penstock.lake.tables import Table, ddl
 
 if TYPE_CHECKING:
@@ -53,15 +56,21 @@ _BESIDE: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
 """Session → the one beside it, the same for all runs."""
 
 
+TOLD_WITHIN_SECONDS = 300.0
+"""Spark says at once how many rows it has written, if it does."""
+PROBES = 16
+"""So many tasks that hardly any machine of a cluster has none of them. Of one that has, each table's rows tell."""
+
+
 class LakeUnreachable(LakeError):
-    """The cluster's Spark knows no such bucket. Give it the file system's jar; or run on this machine, which needs none."""
+    """The cluster's Spark does not get at the place. Name one that all its machines see; or run on this machine alone."""
 
     code = "lake_unreachable"
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, reason: str) -> None:
         super().__init__(
-            f"the cluster's Spark has no file system for {place}, and its machines do not see this one's files; start it "
-            "with the jar for such places (for s3:// hadoop-aws), or run with --master 'local[*]', which needs none",
+            f"the cluster's Spark does not get at the lake in {place}: {reason}, or run with --master 'local[*]', which needs "
+            "nothing of it",
             place=place,
         )
 
@@ -75,6 +84,9 @@ class Files:
         self._spark, self._lake, self._run = spark, lake, run
         self._schemas = schemas
         self._root = _reached(spark, lake)
+        self._is_spread = self._root is None and _is_spread(spark)
+        if self._is_spread and not lake.storage.roots:
+            _probe(spark, lake)
         self._single = _single(spark) if self._root is None else None
 
     def read(self, manifest: Manifest, table: str, days: Iterable[str] | None = None) -> DataFrame:
@@ -104,6 +116,9 @@ class Files:
         """Write a table's rows into a folder of their own, by day if told which, and make them last."""
         from penstock.lake.transforms.nearby import nearby
 
+        rows = None
+        if self._is_spread:
+            frame, rows = counted(frame)
         folder = f"{layer}/{table}/{batch:06d}-{self._run}"
         path = self._lake.storage.draft(folder) if self._root is None else f"{self._root}/{folder}"
         if day is None:
@@ -116,10 +131,19 @@ class Files:
             frame.write.partitionBy(PART.rstrip("=")).parquet(path)
         if self._root is None:
             self._lake.storage.sync(folder)
+        parts: Parts = {WHOLE: (folder,)}
         if day is not None:
             found = [name for name in self._lake.storage.folders(folder) if name.startswith(PART)]
-            return {name.removeprefix(PART): (f"{folder}/{name}",) for name in found}
-        return {WHOLE: (folder,)}
+            parts = {name.removeprefix(PART): (f"{folder}/{name}",) for name in found}
+        if rows is not None:
+            folders = [one for some in parts.values() for one in some]
+            self.hold_to(table, rows(), _rows_in(self._lake, folders))
+        return parts
+
+    def hold_to(self, table: str, written: int, found: int) -> None:
+        """Refuse to go on with a table of which there is less, or more, than was written."""
+        if written != found:
+            raise LakeUnwritten(self._lake.place, f"of {written:,} rows of {table} there are {found:,} in it")
 
     def _readable(self, folders: Sequence[str]) -> list[str]:
         if self._root is None:
@@ -140,8 +164,57 @@ def _reached(spark: SparkSession, lake: Lake) -> str | None:
                 raise
         return root
     if lake.storage.roots and not _is_here(spark):
-        raise LakeUnreachable(lake.place)
+        raise LakeUnreachable(
+            lake.place,
+            "it has no file system for such a bucket, and its machines do not see this one's files; start it with the jar "
+            "for such places (for s3:// hadoop-aws)",
+        )
     return None
+
+
+def _probe(spark: SparkSession, lake: Lake) -> None:
+    """Refuse a folder that some machine of a cluster does not see. Spark would say that all is well, and its rows be nowhere."""
+    name = f"probe-{uuid4().hex[:8]}"
+    try:
+        spark.range(0, PROBES, 1, PROBES).write.parquet(lake.storage.draft(name))
+        found = len(lake.storage.files(name))
+    finally:
+        lake.storage.remove(name)
+    if found < PROBES:
+        raise LakeUnreachable(
+            lake.place,
+            f"of {PROBES} files that its tasks have written there, this machine sees {found}; keep the lake in a folder that "
+            "all of its machines have at the same place, or in a bucket",
+        )
+
+
+def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """The same rows, and what says how many there were, once they are written."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+
+    def rows() -> int:
+        # In a thread that nobody waits for to the end: Spark says it to those who listen, and drops what it has no room for.
+        told: list[int] = []
+        asking = threading.Thread(target=lambda: told.append(int(seen.get["rows"])), daemon=True)
+        asking.start()
+        asking.join(TOLD_WITHIN_SECONDS)
+        if not told:
+            raise TimeoutError(
+                f"Spark has not said within {TOLD_WITHIN_SECONDS:g} s how many rows it wrote; run again"
+            )
+        return told[0]
+
+    return frame.observe(seen, f.count(f.lit(1)).alias("rows")), rows
+
+
+def _rows_in(lake: Lake, folders: Sequence[str]) -> int:
+    """How many rows some folders have, by what their files say of themselves."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in here(lake, folders))
 
 
 def _single(spark: SparkSession) -> SparkSession | None:
@@ -183,6 +256,11 @@ def _is_here(spark: SparkSession) -> bool:
     if client is not None and client.host not in ("localhost", "127.0.0.1"):
         return False
     return bool(spark.conf.get("spark.master", "").startswith("local"))
+
+
+def _is_spread(spark: SparkSession) -> bool:
+    """Whether Spark works in other processes than its driver, for all we know on other machines, with disks of their own."""
+    return not _is_here(spark) or spark.conf.get("spark.master", "").startswith("local-cluster")
 
 
 def born() -> Column:

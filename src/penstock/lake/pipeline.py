@@ -14,11 +14,9 @@ it has; folders of the dead are named nowhere, and a run never writes into a fol
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -27,12 +25,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.errors import InvalidInput, PenstockError, StoreUnavailable
+from penstock.core.errors import InvalidInput, PenstockError
 from penstock.lake import keeping
 from penstock.lake.errors import LakeBroken
 from penstock.lake.leading import Alone, Leading
-from penstock.lake.lives import lives
+from penstock.lake.making import Maker, untold
 from penstock.lake.manifest import (
+    GRACE,
     Lake,
     Manifest,
     Parts,
@@ -40,12 +39,11 @@ from penstock.lake.manifest import (
     new_manifest,
     source_of,
     with_more,
-    with_parts,
 )
-from penstock.lake.parts import Files, born
+from penstock.lake.parts import Files, born, counted
 from penstock.lake.publish import publish_lake
-from penstock.lake.recipes import SCHEMAS, By, Folders, Recipe, recipes
-from penstock.lake.reconcile import Mismatch, mismatches, store_time
+from penstock.lake.recipes import SCHEMAS, By, recipes
+from penstock.lake.reconcile import Mismatch, mismatches, store_time, unknown_days
 from penstock.lake.source import Ask, open_reader
 from penstock.lake.tables import EVENTS
 from penstock.lake.targets import Target, read_targets
@@ -58,16 +56,14 @@ logger = logging.getLogger("penstock.lake")
 ROWS_A_BATCH = 2_000_000
 DAYS_AT_ONCE = 35
 """How many days are made anew before something is committed: a rebuild of years is not lost at its end."""
-TABLES_AT_ONCE = 3
-"""How many tables are made at the same time. Small ones are mostly planning, during which the cores are free for others."""
-MOST_FOLDERS = 32
-"""How many folders of bronze a day may have before they are written into one."""
-MOST_FAILURES = 10
-"""So many runs in a row that failed, though the store is there, end one that goes on until stopped."""
-SHORTEST_REST_SECONDS = 1.0
+VACUUM_EVERY = timedelta(hours=1)
+"""So long may wait what vacuum would take away: a look at all that is there, at every run, would cost more than it."""
 PATTERNS = frozenset("*?[]{}\\")
 """Where Spark meets one of these in a path it looks for what is like it: it would find no lake, or read that beside it too."""
 ALL_EVENTS = Ask("events", tuple(EVENTS))
+
+MADE_UP = "demo of "
+"""How the name of a made-up history begins."""
 
 Step = Callable[[str], None]
 
@@ -112,7 +108,7 @@ def run_once(
     """Take in all that has happened in the store, make of it what can be made, and publish that.
 
     `rebuild` makes silver and gold of all days anew from bronze, or with `first_day` and `last_day` of those days.
-    Each closed day that has grown is compared with the store, with `check_all` every one that is in both.
+    Each closed day that has grown is compared with the store, with `check_all` every one; also days that the store alone has.
     """
     if office is None:
         with Leading(url) as held:
@@ -152,44 +148,9 @@ def run_once(
     run.make()
     run.tell(url)
     run.publish(url)
+    run.clean_up()
     run.report.seconds = time.monotonic() - began
     return run.report
-
-
-def run_continuously(
-    spark: SparkSession,
-    url: str,
-    lake: str | Path,
-    *,
-    every_seconds: float,
-    stop: threading.Event,
-    on_report: Callable[[Report], None] = lambda report: None,
-    on_step: Step = lambda name: None,
-) -> Report | None:
-    """Run again and again in one warm session, holding the office all the while, until asked to stop; the last report.
-
-    A store that is away is waited for, and a run that failed is made again. What Penstock refuses ends it.
-    """
-    report: Report | None = None
-    failures = 0
-    while not stop.is_set():
-        try:
-            with Leading(url) as office:
-                while not stop.is_set():
-                    began = time.monotonic()
-                    report = run_once(spark, url, lake, on_step=on_step, office=office)
-                    failures = 0
-                    on_report(report)
-                    stop.wait(max(0.0, began + every_seconds - time.monotonic()))
-        except Exception as error:
-            # What a lost connection becomes in a driver of databases, or in a task of Spark's, is an error of theirs.
-            failures += not isinstance(error, StoreUnavailable)
-            is_refused = isinstance(error, PenstockError) and not isinstance(error, StoreUnavailable)
-            if is_refused or failures == MOST_FAILURES:
-                raise
-            logger.warning("a run of the lake failed and is made again: %s: %s", type(error).__name__, error)
-            stop.wait(max(every_seconds, SHORTEST_REST_SECONDS))
-    return report
 
 
 def run_frame(
@@ -201,18 +162,33 @@ def run_frame(
     as_of: datetime,
     on_step: Step = lambda name: None,
 ) -> Report:
-    """Make a lake of events that no store has, such as a made-up history. It is taken in once, by its name."""
+    """Make a lake of events that no store has, such as a made-up history. It is taken in once, by its name.
+
+    What was made up by `made_up_name` is not kept for its own sake: another such history takes its place.
+    """
     began = time.monotonic()
     run = Run(spark, Lake(lake), Alone(), on_step)
     source = {"feed": name, "system": "none"}
     run.begin(source, lambda: {"xid": 0, "floor": 0})
+    if run.manifest.source != source and is_made_up(source) and is_made_up(run.manifest.source):
+        run.begin_anew(source, {"xid": 0, "floor": 0})
     run.lake.check_source(run.manifest, {**source, "xid": 1, "floor": 0})
     if run.manifest.offset["xid"] == 0:
         run.take_in(events, {"xid": 1, "floor": 0}, as_of)
     run.manifest = replace(run.manifest, unchecked=())  # there is nothing to compare it with
     run.make()
+    run.clean_up()
     run.report.seconds = time.monotonic() - began
     return run.report
+
+
+def made_up_name(jobs: int, days: int, last_day: date, seed: int) -> str:
+    """What a made-up history is called: the same name is the same history."""
+    return f"{MADE_UP}{jobs} jobs in {days} days to {last_day}, seed {seed}"
+
+
+def is_made_up(source: Mapping[str, str]) -> bool:
+    return source.get("system") == "none" and source.get("feed", "").startswith(MADE_UP)
 
 
 class Run:
@@ -224,6 +200,7 @@ class Run:
         self.lake, self.report = lake, Report()
         self._office, self._on_step = office, on_step
         self._files = Files(spark, lake, uuid4().hex[:8], SCHEMAS)
+        self._maker = Maker(self._files, on_step)
 
     def begin(
         self, source: Mapping[str, str], first: Callable[[], Mapping[str, Any]], *, remakes: bool = False
@@ -242,6 +219,11 @@ class Run:
                 raise LakeBroken(self.lake.place, gone)
             if found.data_as_of is not None and any(one.table not in found.tables for one in recipes()):
                 self._afresh(found.days)  # an older version did not know all tables
+
+    def begin_anew(self, source: Mapping[str, str], offset: Mapping[str, Any]) -> None:
+        """Have the lake hold nothing but what is to come. Its folders are left to those who read them, and then to vacuum."""
+        empty = new_manifest(source, offset)
+        self._commit(replace(empty, lake=self.manifest.lake, batch=self.manifest.batch), "begun anew")
 
     def forget(self, first_day: date | None, last_day: date | None) -> None:
         """Have these days made anew."""
@@ -265,11 +247,10 @@ class Run:
     # ── Taking in ─────────────────────────────────────────────────────────────────────────────────
 
     def take_in(self, events: DataFrame, end: Mapping[str, Any], read_at: datetime | None) -> None:
-        """Add a batch of events to bronze; `end` is where the next one begins."""
-        manifest = self.manifest
-        parts = self._files.write(
-            events.select(*EVENTS), "bronze", "events", manifest.batch + 1, _column("day")
-        )
+        """Add a batch of events to bronze; `end` is where the next one begins. What is lost on the way is not passed over."""
+        manifest, before = self.manifest, self.report.events
+        given, rows = counted(events.select(*EVENTS))
+        parts = self._files.write(given, "bronze", "events", manifest.batch + 1, _column("day"))
         self._on_step("bronze written")
         counts = {day: dict(kinds) for day, kinds in manifest.counts.items()}
         strays = {day: set(others) for day, others in manifest.strays.items()}
@@ -282,6 +263,7 @@ class Run:
                 touched.setdefault(born_on, set()).update(parts[day])
             if id_day is not None:
                 strays.setdefault(str(id_day), set()).add(day)
+        self._files.hold_to("events", rows(), self.report.events - before)
         self.report.batches += bool(parts)
         self.manifest = replace(
             with_more(manifest, "events", parts),
@@ -307,16 +289,16 @@ class Run:
         """How many events there are by day, kind, the day on which their job was created, and that in its id if far off."""
         folders = [folder for some in parts.values() for folder in some]
         written = self._files.ingredients({"events": folders})["events"]
-        counted = written.groupBy("day", "kind", born().alias("born_on"), _far_off().alias("id_day")).count()
+        numbers = written.groupBy("day", "kind", born().alias("born_on"), _far_off().alias("id_day")).count()
         return [
             (row["day"], row["kind"], row["born_on"], row["id_day"], row["count"])
-            for row in counted.collect()
+            for row in numbers.collect()
         ]
 
     def _afresh(self, days: Iterable[str]) -> None:
         """Have all of these days made anew, also what bronze had of them before."""
         self._stale(days := set(days))
-        self.manifest = _untold(self.manifest, days, days)
+        self.manifest = untold(self.manifest, days, days)
 
     def _stale(self, days: Iterable[str]) -> None:
         self.manifest = replace(self.manifest, stale=tuple(sorted({*self.manifest.stale, *days})))
@@ -328,22 +310,26 @@ class Run:
     # ── Checking ──────────────────────────────────────────────────────────────────────────────────
 
     def check(self, url: str, everything: bool = False) -> None:
-        """Compare what closed days have in the store and in bronze."""
+        """Compare what closed days have in the store and in bronze; each once also if the lake knows nothing of it."""
         manifest = self.manifest
         today = str((manifest.read_at or datetime.now(UTC)).astimezone(UTC).date())
-        closed = [day for day in (manifest.days if everything else manifest.unchecked) if day < today]
-        if not closed:
+        known = {*manifest.days, *manifest.unchecked}
+        closed = sorted(day for day in (known if everything else manifest.unchecked) if day < today)
+        others = unknown_days(manifest.offset, known, None if everything else manifest.sought, today)
+        if not closed and not others:
             return
-        found = mismatches(self._files.read(manifest, "events", closed), url, manifest.offset, closed)
+        events = self._files.read(manifest, "events", closed)
+        found = mismatches(events, url, manifest.offset, [*closed, *others])
         self._on_step("checked")
         wrong = {one.day for one in found}
-        self.report.checked, self.report.mismatches = closed, found
+        self.report.checked, self.report.mismatches = sorted({*closed, *wrong}), found
         for one in found:
             logger.error("%s", one)
         self.manifest = replace(
             manifest,
             unchecked=tuple(sorted({*manifest.unchecked, *wrong} - ({*closed} - wrong))),
             doubts=tuple(sorted({*manifest.doubts, *wrong} - ({*closed} - wrong))),
+            sought=max(today, manifest.sought or today),
         )
 
     def aim(self, targets: tuple[Target, ...]) -> None:
@@ -360,8 +346,8 @@ class Run:
         cookbook = recipes()
         while True:
             days, rest = self.manifest.stale[:DAYS_AT_ONCE], self.manifest.stale[DAYS_AT_ONCE:]
-            made = self._compacted(self.manifest, days)
-            made = self._made(
+            made = self._maker.compacted(self.manifest, days)
+            made = self._maker.made(
                 made, [one for one in cookbook if (not rest if one.by is By.WHOLE else days)], days
             )
             told = {**made.told, **{day: len(made.folders("events", [day])) for day in days}}
@@ -375,89 +361,6 @@ class Run:
                 break
         self.report.data_as_of = self.manifest.data_as_of
 
-    def _made(self, manifest: Manifest, cookbook: Sequence[Recipe], days: Sequence[str]) -> Manifest:
-        """With these days of all tables made anew: each as soon as those are there that it reads."""
-        before = manifest
-        waiting, running = list(cookbook), dict[Future[tuple[Parts, Folders]], Recipe]()
-        to_come = {recipe.table for recipe in waiting}
-        as_of, untold = _as_of(manifest), [day for day in days if not manifest.told.get(day)]
-        unlived = [day for day in days if not manifest.lived.get(day)]
-        made_of = dict(manifest.made_of)
-        cooks = ThreadPoolExecutor(TABLES_AT_ONCE, "penstock-lake")
-        try:
-            while waiting or running:
-                for recipe in [one for one in waiting if to_come.isdisjoint(one.reads)]:
-                    waiting.remove(recipe)
-                    folders = recipe.takes(manifest, days, as_of, before)
-                    if recipe.is_kept(manifest, folders, as_of):
-                        to_come.discard(recipe.table)
-                        continue
-                    running[cooks.submit(self._parts_of, manifest, recipe, folders, days)] = recipe
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    recipe = running.pop(future)
-                    parts, used = future.result()
-                    match recipe.by:
-                        case By.WHOLE:
-                            made_of[recipe.table] = recipe.digest(used, as_of, manifest.targets)
-                            manifest = with_parts(manifest, recipe.table, parts)
-                        case By.FACT:
-                            manifest = with_more(manifest, recipe.table, parts, gone=untold)
-                        case By.SUM:
-                            manifest = with_parts(manifest, recipe.table, parts, gone=untold)
-                        case By.BORN:
-                            manifest = with_more(manifest, recipe.table, parts, unlived, used[recipe.table])
-                        case _:
-                            manifest = with_parts(manifest, recipe.table, parts, gone=days)
-                    to_come.discard(recipe.table)
-                    self._on_step(f"{recipe.table} written")
-        finally:
-            cooks.shutdown(cancel_futures=True)
-        return replace(manifest, made_of=made_of)
-
-    def _parts_of(
-        self, manifest: Manifest, recipe: Recipe, folders: Folders, days: Sequence[str]
-    ) -> tuple[Parts, Folders]:
-        """Make a table, or these days of it, from what others have in these folders.
-
-        And say which of them it took; of those of the table itself, which are over when what was made of them counts.
-        """
-        if recipe.by is By.BORN:
-            made, again = lives(self._files, recipe, manifest, folders, days)
-            used: Folders = {recipe.table: again}
-        else:
-            tables, used = self._ingredients(recipe, folders)
-            made = recipe(tables, _as_of(manifest), manifest.targets)
-        return self._files.write(made, recipe.layer, recipe.table, manifest.batch + 1, recipe.day), used
-
-    def _ingredients(self, recipe: Recipe, folders: Folders) -> tuple[Mapping[str, DataFrame], Folders]:
-        """What a table is made from; of what is read rarely, nothing at all where nothing is wanted of it."""
-        if not recipe.rarely:
-            return self._files.ingredients(folders), folders
-        always = recipe.without_rare(folders)
-        tables = self._files.ingredients(always)
-        if all(wanted(tables[recipe.reads[0]]).isEmpty() for wanted in recipe.rarely.values()):
-            return {**tables, **{name: self._files.folders(name, []) for name in recipe.rarely}}, always
-        return self._files.ingredients(folders), folders
-
-    def _compacted(self, manifest: Manifest, days: Sequence[str]) -> Manifest:
-        """With days that came in very many small batches written into one folder each."""
-        have = manifest.tables.get("events", {})
-        scattered = [day for day in days if len(have.get(day, ())) > MOST_FOLDERS]
-        if not scattered:
-            return manifest
-        events = self._files.read(manifest, "events", scattered).repartition("day")
-        parts = self._files.write(events, "bronze", "events", manifest.batch + 1, _column("day"))
-        self._on_step("bronze compacted")
-        now_in = {folder: parts[day][0] for day in scattered for folder in have[day]}
-        moved = [day for day, folders in manifest.born.items() if not now_in.keys().isdisjoint(folders)]
-        return replace(
-            _untold(with_parts(manifest, "events", parts), scattered, moved),
-            born={
-                day: tuple(dict.fromkeys(now_in.get(folder, folder) for folder in folders))
-                for day, folders in manifest.born.items()
-            },
-        )
-
     # ── Publishing ────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, url: str) -> None:
@@ -466,6 +369,18 @@ class Run:
         self.report.published = publish_lake(url, self.lake, self.manifest)
         if self.report.published:
             self._on_step("published")
+
+    def clean_up(self) -> None:
+        """Take away what has been of no use for long. A run that cannot has done its work all the same."""
+        before = datetime.now(UTC) - GRACE - VACUUM_EVERY
+        if not any(since <= before for since in self.manifest.retired.values()):
+            return
+        try:
+            self._office.check()
+            self.lake.vacuum()
+        except (OSError, PenstockError) as error:
+            logger.warning("folders that are of no use could not be removed: %s", error)
+        self._on_step("cleaned up")
 
     def _commit(self, manifest: Manifest, step: str) -> None:
         self._on_step(f"{step.removesuffix('committed').strip() or 'tables'} about to be committed")
@@ -479,22 +394,9 @@ def is_bronze(folder: str) -> bool:
     return folder.startswith("bronze/")
 
 
-def _untold(manifest: Manifest, days: Iterable[str], born_on: Iterable[str]) -> Manifest:
-    """As if nothing were known yet of what happened on these days, and to jobs that were created on those."""
-    return replace(
-        manifest,
-        told={day: count for day, count in manifest.told.items() if day not in {*days}},
-        lived={day: count for day, count in manifest.lived.items() if day not in {*born_on}},
-    )
-
-
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     """What was there stays there, though a transaction that has come to light since holds the store's time back."""
     return max((moment for moment in (one, other) if moment is not None), default=None)
-
-
-def _as_of(manifest: Manifest) -> datetime:
-    return manifest.read_at or datetime.now(UTC)
 
 
 def _column(name: str) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from penstock.core.errors import PenstockError
+from penstock.lake.manifest import by_log
 from penstock.lake.source import open_reader
 from penstock.lake.source.logs import LogReader
 from penstock.lake.source.postgres import plain_url
@@ -80,6 +81,20 @@ def store_time(url: str) -> datetime:
     with _connected(url) as connection:
         moment: datetime = connection.execute(_TIME).fetchone()[0]
     return moment.astimezone(UTC)
+
+
+def unknown_days(offset: Mapping[str, Any], known: Iterable[str], since: str | None, today: str) -> list[str]:
+    """Closed days that the lake knows nothing of: from one day on, or all, as far as the store can say what it had to take in."""
+    if since is None:
+        is_log = str(offset["system"]).startswith("log")
+        if is_log and any(int(one["floor"]) for one in by_log(offset)):
+            return []  # a log still has jobs that came in before what it tells of, and so before the lake began
+        since = "1970-01-01"
+    first = date.fromisoformat(since)
+    every = {
+        str(first + timedelta(days=number)) for number in range((date.fromisoformat(today) - first).days)
+    }
+    return sorted(every.difference(known))
 
 
 def mismatches(events: DataFrame, url: str, until: Mapping[str, Any], days: Sequence[str]) -> list[Mismatch]:

@@ -6,13 +6,14 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from penstock.core.errors import InvalidInput
-from penstock.lake.objects import SCHEMES, ObjectStorage, is_data
+from penstock.lake.folders import beneath, is_data
+from penstock.lake.objects import SCHEMES, ObjectStorage
 
 
 class Storage(Protocol):
@@ -61,11 +62,17 @@ class Storage(Protocol):
         """Folders as this machine reads them, with their data files."""
         ...
 
-    def changed_at(self, name: str) -> datetime:
-        """When a folder was last written to."""
+    def beneath(self, name: str) -> Iterable[tuple[str, datetime]]:
+        """Everything within a folder, by its name, and when it was last written."""
         ...
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, name: str) -> None:
+        """Remove a folder; one that is not there is as good as removed."""
+        ...
+
+    def tidy(self, kept: Iterable[str], before: datetime) -> None:
+        """Let go of copies that this machine has of other folders than these, and that are older."""
+        ...
 
     def path(self, name: str) -> str:
         """A name as Spark, DuckDB and people say it."""
@@ -148,13 +155,14 @@ class LocalStorage:
         for parent in folder.relative_to(self._root).parents:
             _sync(self._root / parent)
 
-    def changed_at(self, name: str) -> datetime:
-        folder = self._root / name
-        latest = max((one.stat().st_mtime for one in folder.rglob("*")), default=folder.stat().st_mtime)
-        return datetime.fromtimestamp(latest, UTC)
+    def beneath(self, name: str) -> Iterable[tuple[str, datetime]]:
+        return beneath(self._root, name)
 
     def remove(self, name: str) -> None:
-        shutil.rmtree(self._root / name)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._root / name)
+
+    def tidy(self, kept: Iterable[str], before: datetime) -> None: ...
 
     def path(self, name: str) -> str:
         return str(self._root / name)
