@@ -177,7 +177,7 @@ def test_a_demo_says_where_it_is_and_what_shows_it(
     assert hints == [f"the lake is in {place}: penstock lake show --lake {place}"]
 
 
-@pytest.mark.parametrize("options", [["--master", "nonsense"], ["--remote", "sc://there"]])
+@pytest.mark.parametrize("options", [["--master", "spark://there:7077"], ["--remote", "sc://there"]])
 def test_a_spark_that_does_not_start_is_told_in_a_line(
     run: Run, place: str, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +191,73 @@ def test_a_spark_that_does_not_start_is_told_in_a_line(
     assert line.startswith(
         f"penstock: Spark did not start on {options[1]}: RuntimeError: [JAVA_GATEWAY_EXITED]"
     )
+
+
+def test_what_was_wrong_is_told_and_not_what_was_called(
+    run: Run, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RuntimeError(
+            "An error occurred while calling None.Context.\n: java.lang.Exception: no cores\n\tat …"
+        )
+
+    monkeypatch.setattr("penstock.lake.session.session", broken)
+    told = run("lake", "run", "--lake", place)
+    assert told.stderr == "penstock: Spark did not start: RuntimeError: java.lang.Exception: no cores\n"
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[0]", "local[]", "spork://there", "spark://"])
+def test_a_master_that_is_none_is_refused_before_java_is_started(run: Run, place: str, master: str) -> None:
+    told = run("lake", "run", "--lake", place, "--master", master)
+    assert told.exit_code == 2
+    assert (
+        f"--master must be local[*], local[4], spark://host:7077, yarn or k8s://…; got {master!r}"
+        in told.stderr
+    )
+
+
+def test_how_often_is_asked_of_one_who_goes_on(run: Run, place: str) -> None:
+    told = run("lake", "run", "--lake", place, "--every", "5s")
+    assert told.exit_code == 2
+    assert "with --continuous" in told.stderr
+
+
+def test_a_lake_of_another_store_is_refused_before_spark_is_started(
+    run: Run, place: str, made: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.lake.session.session", None)
+    told = run("lake", "run", "--lake", place)
+    assert told.exit_code == 4
+    assert "(lake_of_another)" in told.stderr
+
+
+def test_a_tenant_that_the_lake_does_not_know_is_named_with_those_it_does(
+    run: Run, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.lake_show.hours", lambda *_: [{"tenant": "acme"}, {"tenant": "zeta"}])
+    told = run("lake", "show", "--lake", place, "--tenant", "nobody")
+    assert told.exit_code == 3
+    assert "no hours of the tenant 'nobody' to show; of others: acme, zeta" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        "s3://key:topsecret@queue/lake",
+        "s3://key:top/secret@queue/lake",
+        "s3://queue/lake?endpoint=http://key:topsecret@there",
+        "ftp://key:topsecret@queue/lake",
+    ],
+)
+def test_a_lake_with_credentials_in_its_name_is_refused_unshown(run: Run, lake: str) -> None:
+    told = run("lake", "status", "--lake", lake)
+    assert told.exit_code == 2
+    assert "top" not in told.output
+    assert "secret" not in told.output
+
+
+def test_a_folder_may_be_named_by_a_url(run: Run, place: str, made: Manifest) -> None:
+    assert json.loads(run("lake", "status", "--lake", f"file:{place}").stdout)["lake"] == place
 
 
 def test_looking_at_a_lake_needs_no_spark(place: str, made: Manifest, penstock: Run) -> None:

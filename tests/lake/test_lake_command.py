@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,3 +89,26 @@ def test_a_person_is_told_what_it_is_at_and_a_program_is_not(
     os.close(mine)
     assert "Spark is started" in seen
     assert capsys.readouterr().out == "3 events taken in\n"
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_it_at_once_and_with_a_line(tmp_path: Path) -> None:
+    place = tmp_path / "lake"
+    command = ["lake", "demo", "--jobs", "20000", "--days", "3", "--lake", str(place)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (place / "bronze").exists():  # Spark has begun to write
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 1
+    assert said.splitlines()[-1].startswith("penstock: stopped; what was not committed counts for nothing")
+    assert "Exception" not in said
+    assert "Traceback" not in said

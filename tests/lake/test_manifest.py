@@ -392,3 +392,11 @@ def test_the_lake_needs_no_spark_to_be_read() -> None:
     code = "import sys, penstock.lake.manifest; print([m for m in ('pyspark', 'pyarrow', 'pandas') if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"
+
+
+def test_what_is_no_lakes_is_seen(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    assert Lake(tmp_path / "not there").others() == []
+    for name in ("bronze", "gold", ".DS_Store", "lost+found", "shop.py"):
+        (tmp_path / name).mkdir()
+    assert lake.others() == ["shop.py"]

@@ -19,7 +19,15 @@ from penstock import Queue
 from penstock.core.errors import InvalidInput, StoreUnavailable
 from penstock.core.job import NewJob
 from penstock.insights import InsightAnswer, ask
-from penstock.lake.errors import LakeBroken, LakeMoved, LakeOfAnother, LakeUnwritten, StoreAhead, StoreBehind
+from penstock.lake.errors import (
+    LakeBroken,
+    LakeMoved,
+    LakeOccupied,
+    LakeOfAnother,
+    LakeUnwritten,
+    StoreAhead,
+    StoreBehind,
+)
 from penstock.lake.manifest import Lake, Manifest, new_manifest, tables
 from penstock.lake.storage import LocalStorage
 from penstock.lake.tables import EVENTS, GOLD, SILVER, ddl
@@ -486,6 +494,17 @@ def test_a_path_that_spark_would_take_for_a_pattern_is_refused(history: History,
     with pytest.raises(InvalidInput, match=r"lake must have none of \* \? .* in its path"):
         history.run()
     assert not Path(history.lake.place).exists()
+
+
+def test_a_folder_with_something_else_in_it_is_refused(history: History) -> None:
+    place = Path(history.lake.place)
+    place.mkdir()
+    (place / "shop.py").touch()
+    with pytest.raises(
+        LakeOccupied, match=r"there is no lake in .*, but shop\.py; name a folder that is empty"
+    ):
+        history.run()
+    assert [one.name for one in place.iterdir()] == ["shop.py"]
 
 
 @pytest.mark.usefixtures("bronze_only")

@@ -68,7 +68,7 @@ def test_a_lake_in_a_bucket_is_read_as_every_other_command_reads_it(
             monkeypatch.setenv(name, value)
         place = f"{new_bucket(service)}/lake"
         lake_of(made, place, MONDAY)
-        assert [row["hour"] for row in hours(Lake(place), 30, None)] == [MONDAY]
+        assert [row["hour"] for row in hours(Lake(place), 30)] == [MONDAY]
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
@@ -26,6 +28,7 @@ from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.core.promises import Promise
+    from penstock.lake.manifest import Lake
     from penstock.lake.pipeline import Report, Step
 
 NEEDS = ("pyspark", "pyarrow", "pandas", "psycopg", "adbc_driver_postgresql")
@@ -34,6 +37,8 @@ DEMO = EMBEDDED / "demo-lake"
 """One of its own: a made-up history must not stand where that of a store belongs."""
 LEAST_GRACE = timedelta(hours=1)
 DAY = click.DateTime(["%Y-%m-%d"])
+MOST_NAMED = 20
+MASTERS = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[.+\]|(spark|k8s|mesos)://.+|yarn")
 
 
 def lake_at(default: Path) -> Callable[[Any], Any]:
@@ -92,6 +97,9 @@ def run(
         )
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
+    said = click.get_current_context().get_parameter_source("every")
+    if said is not ParameterSource.DEFAULT and not continuous:
+        raise click.UsageError("--every says how often, with --continuous; say that too")
     every_seconds = read_duration(every)
     if every_seconds is None:
         raise click.UsageError(f"{every!r} is no time; say it as 30s, 5m or 1h")
@@ -103,9 +111,8 @@ def run(
     from penstock.lake.pipeline import run_once
     from penstock.lake.reconcile import NotReconciled
 
-    Lake(place).find()  # refused before Spark is started
     report: Report | None
-    with _progress() as on_step, _source(url) as address, _spark(master, remote) as spark:
+    with _progress() as on_step, _source(url, Lake(place)) as address, _spark(master, remote) as spark:
         if continuous:
 
             def tell(report: Report) -> None:
@@ -247,10 +254,16 @@ def show(place: str, days: int, tenant: str | None) -> None:
     from penstock.cli.lake_show import hours, shown
     from penstock.lake.manifest import Lake
 
-    rows = hours(Lake(place), days, tenant)
+    rows = hours(Lake(place), days)
     if not rows:
         raise Refused("there are no hours to show; penstock lake run takes in what has happened", Exit.FAILED)
-    for line in shown(rows):
+    told = [row for row in rows if tenant is None or row["tenant"] == tenant]
+    if not told:
+        there = ", ".join(sorted({row["tenant"] for row in rows})[:MOST_NAMED])
+        raise Refused(
+            f"there are no hours of the tenant {tenant!r} to show; of others: {there}", Exit.NOT_FOUND
+        )
+    for line in shown(told):
         click.echo(line)
 
 
@@ -396,12 +409,15 @@ def _store(url: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _source(url: str | None) -> Iterator[str]:
-    """The same of a store whose history can be read, refused before Spark is started."""
+def _source(url: str | None, lake: Lake) -> Iterator[str]:
+    """The same of a store whose history can be read, and that the lake is of: refused before Spark is started."""
     from penstock.lake.source import open_reader
 
+    found = lake.find()
     with _store(url) as address:
-        open_reader(address)
+        reader = open_reader(address)
+        if found is not None:
+            lake.check_source(found, reader.horizon())
         yield address
 
 
@@ -409,19 +425,68 @@ def _source(url: str | None) -> Iterator[str]:
 def _spark(master: str | None, remote: str | None) -> Iterator[Any]:
     from penstock.lake.session import session
 
+    if master is not None and not MASTERS.fullmatch(master):
+        raise click.UsageError(
+            f"--master must be local[*], local[4], spark://host:7077, yarn or k8s://…; got {master!r}"
+        )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         spark = session(master, remote, app_name="penstock lake")
     except PenstockError:
         raise
     except Exception as error:  # Py4J's, gRPC's and PySpark's own, which have nothing else in common
-        [said, *_] = str(error).splitlines() or [""]
+        lines = str(error).splitlines() or [""]
+        # Behind what was called comes, as `: java.lang.Exception: why`, what was wrong with it.
+        [said, *_] = [*(line[2:] for line in lines if line.startswith(": ")), lines[0]]
         where = f" on {remote or master}" if remote or master else ""
         raise Refused(f"Spark did not start{where}: {type(error).__name__}: {said}", Exit.FAILED) from error
+    with _stopped_at_once() as stopped:
+        try:
+            yield spark
+        except Exception:
+            if stopped.is_set():
+                raise Refused(
+                    "stopped; what was not committed counts for nothing, and nothing is lost: run it again",
+                    Exit.FAILED,
+                ) from None
+            raise
+        finally:
+            if not stopped.is_set():
+                spark.stop()
+
+
+@contextmanager
+def _stopped_at_once() -> Iterator[threading.Event]:
+    """Set by Ctrl-C, which ends Spark's JVM: whoever waits for it fails, wherever that is, and a lake minds no kill.
+
+    PySpark's own way is to ask the JVM, from within whatever is being asked of it: that ends in pages of traces.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    stopped = threading.Event()
+
+    def end() -> None:
+        with suppress(Exception):
+            context.setLogLevel("OFF")  # else it tells of all that it could not bring to its end
+        process.terminate()
+
+    def stop(*_: object) -> None:
+        if process is None or stopped.is_set():
+            raise KeyboardInterrupt  # Spark is elsewhere; or we were asked twice
+        stopped.set()
+        logging.disable(logging.CRITICAL)  # each thread that waits for the JVM would tell of it
+        # In a thread, which has a connection of its own: that of this one is in the middle of something.
+        threading.Thread(target=end, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, stop)
     try:
-        yield spark
+        yield stopped
     finally:
-        spark.stop()
+        signal.signal(signal.SIGINT, before)
+        if stopped.is_set():
+            logging.disable(logging.NOTSET)
 
 
 @contextmanager

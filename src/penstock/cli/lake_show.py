@@ -20,7 +20,7 @@ INDENT = 12
 Row = dict[str, Any]
 
 
-def hours(lake: Lake, days: int, tenant: str | None) -> list[Row]:
+def hours(lake: Lake, days: int) -> list[Row]:
     """The rows of `hourly` of the last so many days."""
     import pyarrow.parquet as pq
 
@@ -29,7 +29,7 @@ def hours(lake: Lake, days: int, tenant: str | None) -> list[Row]:
     rows: list[Row] = []
     for file in here(lake, manifest.folders("hourly", latest)):
         rows += pq.read_table(file, columns=COLUMNS, partitioning=None).to_pylist()
-    return [row for row in rows if tenant is None or row["tenant"] == tenant]
+    return rows
 
 
 def shown(rows: Sequence[Row]) -> Iterator[str]:

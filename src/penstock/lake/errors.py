@@ -41,6 +41,20 @@ class LakeMissing(LakeError):
         )
 
 
+class LakeOccupied(LakeError):
+    """Something else is kept in this folder. Name an empty one, or one that is to be made."""
+
+    code = "lake_occupied"
+
+    def __init__(self, place: str, found: Sequence[str]) -> None:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        super().__init__(
+            f"there is no lake in {place}, but {', '.join(found[:3])}{more}; name a folder that is empty, or that is not there yet",
+            place=place,
+            found=list(found[:3]),
+        )
+
+
 class LakeNewer(LakeError):
     """A newer version of Penstock writes this lake. Use that version, or a lake of your own."""
 

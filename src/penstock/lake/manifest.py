@@ -212,6 +212,13 @@ class Lake:
             raise LakeEdited(self.place, f"it is gone, and there is data under {', '.join(left)}")
         return None
 
+    def others(self) -> list[str]:
+        """What lies in the place and is nothing of a lake's, nor of the disk's or somebody's desktop."""
+        ours = {*LAYERS, "lost+found"}
+        return [
+            name for name in self.storage.entries() if name not in ours and not name.startswith((".", NAME))
+        ]
+
     def version(self) -> object:
         """Another one when the manifest was replaced; costs less than to read it."""
         return self.storage.version(NAME)

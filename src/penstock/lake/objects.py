@@ -244,6 +244,9 @@ class ObjectStorage:
 
     # ── By way of this machine ────────────────────────────────────────────────────────────────────
 
+    def entries(self) -> list[str]:
+        return []  # below a prefix there is only what was put there
+
     def draft(self, name: str) -> str:
         return str(self._mirror / name)
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.lake import keeping
-from penstock.lake.errors import LakeBroken
+from penstock.lake.errors import LakeBroken, LakeOccupied
 from penstock.lake.leading import Alone, Leading
 from penstock.lake.making import Maker, untold
 from penstock.lake.manifest import (
@@ -212,6 +212,8 @@ class Run:
             )
         found = self.lake.find()
         if found is None:
+            if others := self.lake.others():
+                raise LakeOccupied(self.lake.place, others)
             self._commit(new_manifest(source, first()), "begun")
         else:
             self.manifest = found

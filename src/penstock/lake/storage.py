@@ -50,6 +50,10 @@ class Storage(Protocol):
         """Those of some folders that have data files."""
         ...
 
+    def entries(self) -> list[str]:
+        """What lies in the place itself, as far as a look at it is cheap."""
+        ...
+
     def draft(self, name: str) -> str:
         """Where on this machine a new folder is to be written. It is there for all to see once it is synced."""
         ...
@@ -80,14 +84,26 @@ class Storage(Protocol):
 
 
 def open_storage(lake: str | Path) -> Storage:
-    """The storage that a path names."""
-    scheme, separator, _ = str(lake).partition("://")
-    if scheme in SCHEMES and separator:
-        return ObjectStorage(str(lake))
-    if separator and scheme != "file":
+    """The storage that a path names, or a URL: file:…, or that of a bucket."""
+    text = str(lake)
+    scheme, separator, rest = text.partition(":")
+    if scheme == "file" and separator:
+        return LocalStorage(Path(rest.removeprefix("//")))
+    if "://" not in text:
+        return LocalStorage(Path(text))
+    if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in SCHEMES)
-        raise InvalidInput("lake", f"be a path, or a bucket by one of {known}", str(lake))
-    return LocalStorage(Path(str(lake).removeprefix("file://")))
+        raise InvalidInput("lake", f"be a path, or a bucket by one of {known}", f"{scheme}://…")
+    bucket = rest.removeprefix("//").partition("/")[0]
+    if ":" in rest.rpartition("@")[0] or "?" in rest or "#" in rest or (":" in bucket):
+        # Not shown: it may be a secret. And it is no use, since Spark and others read the lake by the environment too.
+        raise InvalidInput(
+            "lake",
+            "name a bucket and a path in it, without credentials and options: those are the environment's, AWS_… (AWS_ENDPOINT), "
+            "GOOGLE_… or AZURE_…",
+            f"{scheme}://…",
+        )
+    return ObjectStorage(text)
 
 
 class LocalStorage:
@@ -138,6 +154,11 @@ class LocalStorage:
 
     def filled(self, folders: Iterable[str]) -> set[str]:
         return {folder for folder in folders if self.files(folder)}
+
+    def entries(self) -> list[str]:
+        with self._refusals(), suppress(FileNotFoundError):
+            return sorted(os.listdir(self._root))
+        return []
 
     def draft(self, name: str) -> str:
         return self.path(name)
