@@ -211,7 +211,8 @@ class Serial:
                 )
             except NotLeasable:
                 return False
-        return answers == unit.leased
+        # Parents are told of as they are when all are taken.
+        return [machine.with_parents(one) for one in answers] == unit.leased
 
     def _may_differ(
         self, unit: Unit, request: LeaseJobs, machine: Machine, best: list[JobId], taken: list[JobId]

@@ -189,7 +189,7 @@ class Machine:
         while len(leased) < command.limit and (job := lane.next(now)) is not None:
             leased.append(self._take(job, lane, next(tokens), command.worker, command.seconds, now))
         # When all are taken: a parent that was brought back may be among them, whichever came first.
-        return [self._with_parents(one) if one.job.asked.parents else one for one in leased]
+        return [self.with_parents(one) if one.job.asked.parents else one for one in leased]
 
     def choose(self, queue: str, limit: int, now: datetime) -> list[JobId]:
         """The jobs that `lease` would take now, in that order; nothing is changed."""
@@ -212,7 +212,7 @@ class Machine:
         lane = self.ledger.lane(job.queue)
         if (reason := lane.why_not(job, now)) is not None:
             raise NotLeasable(job.id, reason)
-        return self._with_parents(self._take(job, lane, command.token, command.worker, command.seconds, now))
+        return self.with_parents(self._take(job, lane, command.token, command.worker, command.seconds, now))
 
     def heartbeat(self, command: Heartbeat, now: datetime) -> Beat:
         job = self.ledger.job(command.job_id)
@@ -366,7 +366,8 @@ class Machine:
         self.ledger.leases.set(lease.expires_at, job.asked.id)
         return Leased(taken, token)
 
-    def _with_parents(self, leased: Leased) -> Leased:
+    def with_parents(self, leased: Leased) -> Leased:
+        """With what its parents have come to by now."""
         return Leased(leased.job, leased.token, self.ledger.flow.parents(leased.job.asked))
 
     def _lose(self, job: Job, now: datetime) -> None:
