@@ -170,7 +170,7 @@ def test_a_demo_says_where_it_is_and_what_shows_it(
 ) -> None:
     hints: list[str] = []
     monkeypatch.setattr(command, "hint", hints.append)
-    monkeypatch.setattr(command, "_spark", lambda *_: nullcontext(MagicMock()))
+    monkeypatch.setattr(command, "on_spark", lambda *_: nullcontext(MagicMock()))
     monkeypatch.setattr("penstock.lake.demo.write", lambda *_: 3)
     monkeypatch.setattr("penstock.lake.pipeline.run_frame", lambda *_, **__: Report())
     assert run("lake", "demo", "--lake", place, "--jobs", "1").exit_code == 0

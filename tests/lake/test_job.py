@@ -175,7 +175,7 @@ class TestHowItEnds:
     def test_a_lake_that_no_run_could_go_on_with_is_given_up(self, told: Lake) -> None:
         job.run(JobContext(leased({})))
         told.commit(replace(told.manifest(), source={"feed": "f", "system": "7"}))
-        with pytest.raises(GiveUp, match="name the database that the lake was made from"):
+        with pytest.raises(GiveUp, match="name the store that the lake was made from"):
             job.run(JobContext(leased({})))
 
     @pytest.mark.usefixtures("told")

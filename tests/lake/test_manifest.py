@@ -400,3 +400,11 @@ def test_what_is_no_lakes_is_seen(tmp_path: Path) -> None:
     for name in ("bronze", "gold", ".DS_Store", "lost+found", "shop.py"):
         (tmp_path / name).mkdir()
     assert lake.others() == ["shop.py"]
+
+
+def test_whose_history_it_is_is_told_in_the_words_of_the_store() -> None:
+    database, log = ({"feed": "a", "system": system} for system in ("7001", "log"))
+    assert "stamped anew" in str(LakeOfAnother("here", {"feed": "b", "system": "7001"}, database))
+    said = str(LakeOfAnother("here", {"feed": "b", "system": "log"}, log))
+    assert "begun anew" in said
+    assert "database" not in said

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +19,8 @@ from penstock.cli.exits import Exit, Refused
 from penstock.cli.main import logging_options
 from penstock.cli.opening import EMBEDDED, actor, opened, tenant_option, url_option
 from penstock.cli.output import console, facts, hint, output_option, print_json
+from penstock.cli.sparking import on_spark, until_stopped
 from penstock.cli.words import read_duration
-from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.core.promises import Promise
@@ -38,7 +34,6 @@ DEMO = EMBEDDED / "demo-lake"
 LEAST_GRACE = timedelta(hours=1)
 DAY = click.DateTime(["%Y-%m-%d"])
 MOST_NAMED = 20
-MASTERS = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[.+\]|(spark|k8s|mesos)://.+|yarn")
 
 
 def lake_at(default: Path) -> Callable[[Any], Any]:
@@ -112,14 +107,14 @@ def run(
     from penstock.lake.reconcile import NotReconciled
 
     report: Report | None
-    with _progress() as on_step, _source(url, Lake(place)) as address, _spark(master, remote) as spark:
+    with _progress() as on_step, _source(url, Lake(place)) as address, on_spark(master, remote) as spark:
         if continuous:
 
             def tell(report: Report) -> None:
                 _tell(report)
                 on_step(f"the next run begins {every} after the last one did")
 
-            with _until_stopped() as stop:
+            with until_stopped() as stop:
                 report = run_continuously(
                     spark, address, place, every_seconds=every_seconds, stop=stop, on_report=tell, on_step=on_step,
                 )  # fmt: skip
@@ -170,7 +165,7 @@ def demo(
         with _progress(f"{jobs:,} jobs are made up"):
             told = fleet.write(folder, jobs, days, seed, end)
         click.echo(f"{told:,} events of {jobs:,} jobs made up", err=True)
-        with _progress() as on_step, _spark(master, None) as spark:
+        with _progress() as on_step, on_spark(master, None) as spark:
             events = spark.read.schema(ddl(EVENTS)).parquet(folder)
             report = run_frame(spark, events, place, name=name, as_of=end, on_step=on_step)
     _tell(report)
@@ -419,86 +414,6 @@ def _source(url: str | None, lake: Lake) -> Iterator[str]:
         if found is not None:
             lake.check_source(found, reader.horizon())
         yield address
-
-
-@contextmanager
-def _spark(master: str | None, remote: str | None) -> Iterator[Any]:
-    from penstock.lake.session import session
-
-    if master is not None and not MASTERS.fullmatch(master):
-        raise click.UsageError(
-            f"--master must be local[*], local[4], spark://host:7077, yarn or k8s://…; got {master!r}"
-        )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    try:
-        spark = session(master, remote, app_name="penstock lake")
-    except PenstockError:
-        raise
-    except Exception as error:  # Py4J's, gRPC's and PySpark's own, which have nothing else in common
-        lines = str(error).splitlines() or [""]
-        # Behind what was called comes, as `: java.lang.Exception: why`, what was wrong with it.
-        [said, *_] = [*(line[2:] for line in lines if line.startswith(": ")), lines[0]]
-        where = f" on {remote or master}" if remote or master else ""
-        raise Refused(f"Spark did not start{where}: {type(error).__name__}: {said}", Exit.FAILED) from error
-    with _stopped_at_once() as stopped:
-        try:
-            yield spark
-        except Exception:
-            if stopped.is_set():
-                raise Refused(
-                    "stopped; what was not committed counts for nothing, and nothing is lost: run it again",
-                    Exit.FAILED,
-                ) from None
-            raise
-        finally:
-            if not stopped.is_set():
-                spark.stop()
-
-
-@contextmanager
-def _stopped_at_once() -> Iterator[threading.Event]:
-    """Set by Ctrl-C, which ends Spark's JVM: whoever waits for it fails, wherever that is, and a lake minds no kill.
-
-    PySpark's own way is to ask the JVM, from within whatever is being asked of it: that ends in pages of traces.
-    """
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    process: Any = getattr(SparkContext._gateway, "proc", None)
-    stopped = threading.Event()
-
-    def end() -> None:
-        with suppress(Exception):
-            context.setLogLevel("OFF")  # else it tells of all that it could not bring to its end
-        process.terminate()
-
-    def stop(*_: object) -> None:
-        if process is None or stopped.is_set():
-            raise KeyboardInterrupt  # Spark is elsewhere; or we were asked twice
-        stopped.set()
-        logging.disable(logging.CRITICAL)  # each thread that waits for the JVM would tell of it
-        # In a thread, which has a connection of its own: that of this one is in the middle of something.
-        threading.Thread(target=end, daemon=True).start()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if stopped.is_set():
-            logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _until_stopped() -> Iterator[threading.Event]:
-    """Set by the first signal to end; what is at work is brought to its end."""
-    stop = threading.Event()
-    before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def _day(moment: datetime | None) -> date | None:

@@ -92,14 +92,15 @@ class LakeOfAnother(LakeError):
         self, place: str, lakes: Mapping[str, Any], stores: Mapping[str, Any], log: str | None = None
     ) -> None:
         here = "the store" if log is None else f"{log} of the store"
-        hint = (
-            "If it is that database and has moved to another server (pg_upgrade): penstock lake adopt"
-            if lakes.get("feed") == stores.get("feed")
-            else "A database that was dumped, loaded and stamped anew is another one"
-        )
+        if str(stores.get("system", "")).startswith("log"):
+            hint = "A log that was begun anew in the same place is another one"
+        elif lakes.get("feed") == stores.get("feed"):
+            hint = "If it is that database and has moved to another server (pg_upgrade): penstock lake adopt"
+        else:
+            hint = "A database that was dumped, loaded and stamped anew is another one"
         super().__init__(
             f"the lake in {place} holds the history of {_said(lakes)}, and {here} is {_said(stores)}; name the "
-            f"database that the lake was made from, or another lake. {hint}",
+            f"store that the lake was made from, or another lake. {hint}",
             place=place,
             lake=dict(lakes),
             store=dict(stores),
